@@ -1,73 +1,357 @@
 """Command line of this folder: `lbar submit VERB ...`."""
 
-import argparse
+import csv
+import io
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
 
-from data_tools.cli import Verb, run_cli
-from submission.editions import EDITIONS, MOMENTS
+import typer
 
-VERBS = {
-    name: Verb(purpose, example, module=f"verbs.{name}")
-    for name, purpose, example in (
-        (
-            "write",
-            "write the file that an edition requires, from a score matrix or a finished run",
-            "lbar submit write SCORES.npy --edition 2025 --out mine.output.csv",
-        ),
-        (
-            "check",
-            "list every problem of a submission file or a package",
-            "lbar submit check mine.output.csv --edition 2025 --truth clotho_captions_evaluation.csv",
-        ),
-        (
-            "score",
-            "print the metrics of a CSV, a score matrix, or a finished run",
-            "lbar submit score mine.output.csv --truth clotho_captions_evaluation.csv\n"
-            "  lbar submit score mine.output.jsonl --truth castella_test_release.jsonl --edition 2026\n"
-            "  lbar submit score runs/A:by_m1",
-        ),
-        (
-            "compare",
-            "compare one system with other systems by a paired test",
-            "lbar submit compare blend.npy runs/A runs/B runs/C",
-        ),
-        (
-            "blend",
-            "combine several score matrices into one",
-            "lbar submit blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",
-        ),
-        (
-            "rerank",
-            "re-rank a score matrix by the scores of a judge",
-            "lbar submit rerank scores.npy --judged judged.jsonl --validation val.npy val_judged.jsonl "
-            "--out reranked.npy",
-        ),
-        (
-            "report",
-            "write a page on a finished run: metrics, failures, and clips to listen to",
-            "lbar submit report runs/A:by_m1 --beside runs/B --out a.html",
-        ),
-        (
-            "pack",
-            "pack finished runs into the archive for the challenge",
-            "lbar submit pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
-            "--out package.zip",
-        ),
-    )
-}
+from data_tools.cli import counted
+from data_tools.errors import KitError, sentences
+from data_tools.files import require_file, require_other, writing
+from submission.editions import EDITIONS, MOMENTS, Edition
+from submission.errors import SubmissionError
+
+app = typer.Typer(
+    name="lbar submit",
+    help="Write, check and score the files of the language-based audio retrieval challenge.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the verb named on the command line and return its exit status."""
-    description = "Write, check and score the files of the language-based audio retrieval challenge."
-    return run_cli("submission", description, VERBS, argv, add_edition)
+class How(StrEnum):
+    """Values that a blend averages."""
+
+    raw = "raw"
+    standardised = "standardised"
+    rank = "rank"
 
 
-def add_edition(parser: argparse.ArgumentParser) -> None:
-    """Add the option --edition, which every verb of `lbar submit` accepts."""
-    years = ", ".join([*EDITIONS, *MOMENTS])
-    what = f"year of the challenge: one of {years} (default: the year noted in the run, scores or CSV header)"
-    parser.add_argument("--edition", metavar="YEAR", help=what)
+class Direction(StrEnum):
+    """What is the query, and what is ranked."""
+
+    text_to_audio = "text-to-audio"
+    audio_to_text = "audio-to-text"
+
+
+Year = Annotated[
+    str | None,
+    typer.Option(
+        "--edition", metavar="YEAR", help=f"One of {', '.join([*EDITIONS, *MOMENTS])}; default: that of the files."
+    ),
+]
+A_SYSTEM = "A CSV of an edition, windows (.jsonl), a score matrix (.npy), or a finished run, RUN or RUN:ENTRY."
+System = Annotated[str, typer.Argument(metavar="SYSTEM", help=A_SYSTEM)]
+Scored = Annotated[
+    Path | None,
+    typer.Option("--truth", help="For CSVs: captions (.csv); for moments: true windows (.jsonl)."),
+]
+Annotated2025 = Annotated[
+    Path | None, typer.Option("--annotations", help="Score only these queries: the 2025 metadata_eval.csv.")
+]
+Ranked = Annotated[Direction, typer.Option("--direction", help="audio-to-text: clips are queries for captions.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A CSV, windows (.jsonl), or a package (.zip).")],
+    edition: Year = None,
+    truth: Annotated[Path | None, typer.Option(help="Captions (.csv), scores (.npy) or true windows (.jsonl).")] = None,
+    queries: Annotated[Path | None, typer.Option(help="Queries of a blind set: .csv or, for moments, .jsonl.")] = None,
+    audio: Annotated[Path | None, typer.Option(help="Folder of the blind set's audio.")] = None,
+) -> None:
+    """List every problem of a submission file or a package."""
+    from submission.formats.problems import format_problems
+    from submission.formats.truth import Truth
+    from submission.package.archive import check_archive
+    from submission.systems import common_edition, read_truth
+
+    require_file(file)
+    known = read_truth(truth, queries, audio)
+    option = edition or (next(iter(MOMENTS)) if known is not None and not isinstance(known, Truth) else None)
+    year = common_edition(option, [] if file.suffix == ".zip" else [str(file)])
+    if file.suffix == ".zip":
+        problems, verdict = list(check_archive(file, year, known)), f"ok: a package of edition {year.name}"
+    else:
+        problems, notes, verdict = _check_file(file.read_bytes(), year, known)
+        print(*(f"note: {line}" for line in format_problems(notes)), sep="\n", end="\n" if notes else "")
+    if problems:
+        print(*problems, sep="\n")
+        raise SubmissionError(f"{file}: {len(problems)} problems, listed above")
+    print(verdict)
+    if known is None:
+        print("note: not compared with the queries; add --truth, or --queries and --audio")
+
+
+def _check_file(data: bytes, edition: Edition, known: Any) -> tuple[list[str], list[Any], str]:
+    """Return the problems, the notes, and a verdict on a file without problems."""
+    from submission.formats.csv_files import check_csv
+    from submission.formats.moments import MomentTruth, check_moments
+    from submission.formats.problems import format_problems
+    from submission.formats.truth import Truth
+
+    if edition.output == "windows":
+        answers, problems, notes = check_moments(data, edition, known if isinstance(known, MomentTruth) else None)
+        windows = sum(len(answer.windows) for answer in answers)
+        verdict = f"ok: {counted(len(answers), 'query')}, {counted(windows, 'window')}"
+        return list(format_problems(problems)), notes, verdict
+    found = check_csv(data, edition, known if isinstance(known, Truth) else None)
+    verdict = f"ok: {counted(len(found.rows), 'query')} x {len(found.header) - 1}"
+    return list(format_problems(found.problems)), [], verdict
+
+
+@app.command()
+def score(
+    system: System,
+    edition: Year = None,
+    truth: Scored = None,
+    annotations: Annotated2025 = None,
+    direction: Ranked = Direction.text_to_audio,
+    per_query: Annotated[Path | None, typer.Option(help="Also write the metrics of each query as CSV.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the metrics of a system."""
+    from submission.systems import read_summaries
+
+    if per_query:
+        require_other(per_query, [Path(system), truth, annotations])
+    from_audio = direction is Direction.audio_to_text
+    (summary,) = read_summaries([system], edition, truth, annotations, from_audio)
+    print(json.dumps(_document(summary), indent=1) if as_json else "\n".join(summary.lines()))
+    if per_query:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(summary.rows())
+        with writing(per_query) as file:
+            file.write(text.getvalue().encode())
+
+
+def _document(summary: Any) -> dict[str, Any]:
+    """Return a summary for JSON; intervals of one group are null."""
+    intervals = {"jackknife": {summary.primary: summary.interval}, "bootstrap": summary.bootstraps}
+    for named in intervals.values():
+        named.update({name: None for name, (low, _) in named.items() if low != low})
+    return {
+        "queries": len(summary.queries.texts),
+        "pool": summary.queries.n_pool,
+        "primary": summary.primary,
+        "values": summary.values,
+        "by_length": summary.by_length,
+        **intervals,
+        "median_rank": None if summary.median_rank == float("inf") else summary.median_rank,
+        "chance": summary.chance,
+        "notes": summary.notes,
+    }
+
+
+@app.command()
+def compare(
+    system: System,
+    others: Annotated[list[str], typer.Argument(metavar="OTHER...", help="Several systems are averaged.")],
+    edition: Year = None,
+    truth: Scored = None,
+    annotations: Annotated2025 = None,
+    direction: Ranked = Direction.text_to_audio,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a system with the mean of others by a paired test over the same queries."""
+    from submission.metrics.summary import compare as test
+    from submission.systems import read_summaries
+
+    names = [system, *others]
+    first, *rest = read_summaries(names, edition, truth, annotations, direction is Direction.audio_to_text)
+    found = test(first, rest)
+    if as_json:
+        systems = [{"system": name} | _document(one) for name, one in zip(names, (first, *rest), strict=True)]
+        interval = None if found.interval[0] != found.interval[0] else found.interval
+        test_result = found._asdict() | {"difference": found.mean, "interval": interval}
+        print(json.dumps({"systems": systems, "primary": first.primary} | test_result))
+        return
+    for name, summary in zip(names, (first, *rest), strict=True):
+        print(f"{summary.format(summary.values[first.primary])}  {name}")
+    print(f"{first.format(found.mean, '+')}  {first.primary}; 95 % {first.format_interval(found.interval, '+')}")
+    print(f"p {found.p:.4f}  paired randomisation test over {found.n_groups} groups of queries")
+    print(f"queries better {found.better}, equal {found.equal}, worse {found.worse}")
+
+
+@app.command()
+def write(
+    scores: Annotated[str, typer.Argument(help="A score matrix (.npy), windows (.jsonl), or a finished run.")],
+    out: Annotated[Path, typer.Option(help="The .csv or, for moments, .jsonl to write.")],
+    edition: Year = None,
+) -> None:
+    """Write the file that an edition requires."""
+    from submission.formats.csv_files import write_csv
+    from submission.formats.moments import read_moments, write_moments
+    from submission.formats.score_matrix import read_scores
+    from submission.systems import common_edition, scores_file
+
+    source = scores_file(scores)
+    require_other(out, [source])
+    year = common_edition(edition, [scores])
+    if source.suffix not in (".npy", ".jsonl") or (source.suffix == ".jsonl") != (year.output == "windows"):
+        raise SubmissionError(f"{scores}: no scores for edition {year.name}; give a .npy or, for moments, a .jsonl")
+    if out.suffix != year.suffix:
+        raise SubmissionError(f"{out}: edition {year.name} needs a name ending in {year.suffix}")
+    if year.output == "windows":
+        write_moments(out, read_moments(source, year), year)
+    else:
+        write_csv(read_scores(source), out, year)
+    print(f"wrote {out} of edition {year.name}")
+
+
+@app.command()
+def blend(
+    scores: Annotated[list[str], typer.Argument(help="Two or more score matrices (.npy) or finished runs.")],
+    out: Annotated[Path, typer.Option(help="The score matrix to write.")],
+    how: Annotated[How, typer.Option(help="Values to average.")] = How.raw,
+    weight: Annotated[list[float], typer.Option(help="Weight of each system, in order; default: equal ones.")] = [],  # noqa: B006
+    validation: Annotated[
+        list[str], typer.Option(help="Scores of validation by the same model, for each system, to search the weights.")
+    ] = [],  # noqa: B006
+    edition: Year = None,
+) -> None:
+    """Combine several systems into one score matrix by the weighted mean."""
+    from submission.formats.score_matrix import read_scores, write_scores
+    from submission.metrics.blend import blend as blended
+    from submission.metrics.blend import require_disjoint, search_weights
+    from submission.systems import common_edition, scores_file
+
+    if len(scores) < 2 or (validation and (weight or len(validation) != len(scores))):
+        raise SubmissionError("a blend needs two or more systems, and one --validation or --weight for each, not both")
+    files = {name: scores_file(name) for name in [*scores, *validation]}
+    require_other(out, files.values())
+    for names in (scores, validation):
+        if len({files[name].resolve() for name in names}) < len(names):
+            raise SubmissionError(f"{names[-1]}: a system is given twice")
+    parts = {name: read_scores(files[name]) for name in scores}
+    weights: Sequence[float] | None = weight or None
+    if validation:
+        searched = {name: read_scores(files[name]) for name in validation}
+        require_disjoint(parts, searched)
+        year = common_edition(edition, [*scores, *validation])
+        weights, best = search_weights(searched, how.value, year)
+        print(f"searched the weights on the validation split, where {year.metric} is {best:.4f}")
+    matrix = blended(parts, how.value, weights)
+    write_scores(out, matrix)
+    for name, share in matrix.facts["weights"].items():
+        print(f"  {share:.2f}  {name}")
+    print(f"wrote {out}: {counted(len(matrix), 'query')} x {counted(len(matrix.clip_ids), 'clip')}")
+
+
+@app.command()
+def rerank(
+    scores: Annotated[Path, typer.Argument(help="The score matrix (.npy) to re-rank.")],
+    judged: Annotated[Path, typer.Option(help="Its best clips with a judge's scores (.jsonl); see RERANKING.md.")],
+    out: Annotated[Path, typer.Option(help="The score matrix to write.")],
+    validation: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Scores and judged clips of validation, to choose the weight.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option(min=0, max=1, help="The judge's weight.")] = None,
+    edition: Year = None,
+) -> None:
+    """Re-rank the best clips of a score matrix by the scores of a judge."""
+    from submission.formats.pairs import read_pairs
+    from submission.formats.score_matrix import read_scores, write_scores
+    from submission.metrics.blend import require_disjoint
+    from submission.metrics.rerank import judged_rows, reranked, search_weight
+    from submission.metrics.summary import compare as test
+    from submission.systems import common_edition
+
+    if (validation is None) == (weight is None):
+        raise SubmissionError("--validation or --weight: give one of them")
+    require_other(out, [scores, judged, *(validation or ())])
+    matrix, facts = read_scores(scores), dict[str, Any]()
+    if validation:
+        searched = read_scores(validation[0])
+        require_disjoint({str(scores): matrix}, {str(validation[0]): searched})
+        year = common_edition(edition, [str(scores), str(validation[0])])
+        rows = judged_rows(searched, read_pairs(validation[1]))
+        if not rows:
+            raise SubmissionError(f"{validation[1]}: no pair has a judge's score")
+        weight, before, after = search_weight(searched, rows, year)
+        facts = {"validation": {year.metric: after.values[year.metric], "without": before.values[year.metric]}}
+        gain = test(after, [before])
+        value, interval = after.format(gain.mean, "+"), after.format_interval(gain.interval, "+")
+        print(f"weight {weight:g} is best on validation: gain of {year.metric} {value}, 95 % {interval}")
+    own = judged_rows(matrix, read_pairs(judged))
+    count = sum(len(columns) for columns, _ in own.values())
+    if own and weight is not None:
+        facts = {**matrix.facts, "reranked": {"weight": weight, "judged pairs": count, **facts}}
+        matrix = replace(reranked(matrix, own, weight), facts=facts)
+    write_scores(out, matrix)
+    print(f"wrote {out}: {counted(count, 'judged pair', ',')} of {counted(len(own), 'query', ',')}")
+
+
+@app.command()
+def pack(
+    systems: Annotated[
+        list[str],
+        typer.Argument(metavar="SYSTEM...", help="RUN[:ENTRY], the runs of a blend joined by commas, or SCORES.npy."),
+    ],
+    about: Annotated[Path, typer.Option(help="Your facts, such as authors; PACKAGE.md has an example.")],
+    out: Annotated[Path, typer.Option(help="The archive (.zip) to write.")],
+    report: Annotated[Path | None, typer.Option(help="The technical report (.pdf).")] = None,
+    edition: Year = None,
+) -> None:
+    """Pack finished runs into the archive for the challenge."""
+    from submission.package.pack import open_systems
+    from submission.package.pack import pack as write_package
+    from submission.systems import common_edition
+
+    if out.suffix != ".zip" or "." in out.stem:
+        raise SubmissionError(f"{out}: a package is NAME.zip without another dot")
+    year = common_edition(edition, [part for name in systems for part in name.split(",")])
+    packed = write_package(open_systems(systems), about, year, out, report)
+    for system in packed:
+        print(f"{system.label}: {system.meta['submission']['name']}, {system.source}")
+        if system.is_known:
+            print("warning: not ready: the answers are known; rank the blind set, or name its scores as `output`")
+    if report is None:
+        print("warning: not ready: no technical report; add --report")
+    print(f"wrote {out}")
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN[:ENTRY]", help="A finished run, or one of its ranked entries.")],
+    beside: Annotated[list[str], typer.Option(metavar="RUN[:ENTRY]", help="Another run to compare with.")] = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="The page to write; default: RUN/report.html.")] = None,
+) -> None:
+    """Write a page on a finished run: metrics, failures, and clips to listen to."""
+    from submission.report.page import write_report
+    from submission.runs.entry import open_entry
+
+    entry = open_entry(run)
+    page = out or entry.folder / "report.html"
+    if page.suffix != ".html":
+        raise SubmissionError(f"{page}: the report is an HTML page; give a name that ends in .html")
+    others = [open_entry(name) for name in beside]
+    if any(other.of_moments != entry.of_moments for other in others):
+        raise SubmissionError("--beside: a run of another task")
+    write_report(page, entry, others)
+    print(f"wrote {page}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the verb on the command line and return its exit status: 0, 1 after an error, 2 for wrong usage."""
+    try:
+        app(args=argv, prog_name="lbar submit")
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except (KitError, OSError) as error:
+        print(*(f"error: {line}" for line in sentences(error)), sep="\n", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,99 +1,55 @@
-"""The order of clips, with ties.
+"""The order of clips, with ties: by descending score, then by file name in code point order.
 
-Sort the clips of a query; all functions in `submission` use this order. Q: number of queries; C: number of clips; R:
-number of relevant clips of a query.
-
-Clips are sorted by descending score, then by file name in code point order, then by column. For clips with equal
-scores, the order of the official 2022 code is arbitrary, and that of the 2025 code is the order of the pool. If scores
-are equal, metrics here may therefore be higher or lower than the official ones. A matrix of equal scores has the
-metrics of the alphabetical order, which is at chance level, not those of a perfect system.
+All functions in `submission` use this order. The order of ties in the official 2022 code is arbitrary, that of 2025 is
+the order of the pool. With equal scores, metrics may therefore differ from the official ones; a constant matrix scores
+as chance does. Q: queries, C: clips, R: maximum number of relevant clips of a query.
 """
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence, Sized
 
 import numpy as np
 
-from submission.arrays import Floats, Ints, sizes
-from submission.blocks import block_slices, release_pages, row_blocks
 from submission.errors import SubmissionError
 
-Ranks = Ints
 NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding of rows of ranks
+BLOCK = 1 << 22  # scores that are read together: 16 MiB
 
 
-def relevant_ranks(values: Floats, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
-    """Return the ranks of every query's relevant clips. names: File names, which order clips of equal scores.
+def relevant_ranks(values: np.ndarray, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> np.ndarray:
+    """Return the ranks of each query's relevant clips.
 
     Args:
-        values: (Q, C) scores of Q queries and C clips, finite, higher is better.
-        relevant: For each query, the columns of its relevant clips.
-        names: (C,) file name of each column.
-    Returns (Q, R) ranks from 1, increasing in each row. A rank is 1 + the number of clips with a higher score + the
-    number of clips with the same score and an earlier name. R is the maximum number of relevant clips of a query;
-    shorter rows end with NEVER, a very large number.
-    Raises SubmissionError for a score that is not finite, for wrong numbers of lists or names, and for a column that is
-    out of range or repeated for one query.
+        values: (Q, C) finite scores.
+        relevant: (Q,) columns of the relevant clips of each query.
+        names: (C,) file names, which order equal scores.
+
+    Returns: (Q, R) ranks from 1, increasing; shorter rows end with NEVER.
     """
-    require_finite(values)
-    if len(relevant) != len(values) or len(names) != values.shape[1]:
-        raise SubmissionError(
-            f"scores of shape {values.shape} need {values.shape[0]} lists of relevant columns and {values.shape[1]} "
-            f"file names; got {len(relevant)} and {len(names)}"
-        )
-    counts = sizes(relevant)
-    rows = np.repeat(np.arange(len(relevant)), counts)
-    columns = np.fromiter(chain.from_iterable(relevant), dtype=np.int64, count=len(rows))
-    _require_columns(columns, rows, len(names))
     position = name_positions(names)
-    ranks = np.empty(len(rows), dtype=np.int64)
-    for block in block_slices(len(rows), len(names)):
-        scores = values[rows[block]]
-        release_pages(values)
-        relevant_column = columns[block, None]
-        relevant_score = np.take_along_axis(scores, relevant_column, axis=1)
-        ahead = (scores > relevant_score) | ((scores == relevant_score) & (position < position[relevant_column]))
-        ranks[block] = 1 + np.count_nonzero(ahead, axis=1)
-    return _padded_rows(ranks, counts)
+    ranks = []
+    for scores, columns in zip(values, relevant, strict=True):
+        own, before = scores[list(columns), None], position[list(columns), None]
+        ahead = (scores > own) | ((scores == own) & (position < before))
+        ranks.append(np.sort(1 + ahead.sum(axis=1)))
+    return pad_ranks(ranks)
 
 
-def ranks_from_lists(lists: Sequence[Sequence[int]]) -> Ranks:
-    """Convert lists of increasing ranks, one list per query, to an array (Q, R); shorter rows end with NEVER."""
-    counts = sizes(lists)
-    return _padded_rows(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
-
-
-def concatenate_ranks(parts: Sequence[Ranks]) -> Ranks:
-    """Concatenate arrays of ranks (Q, R) of several sets of queries; shorter rows are padded with NEVER."""
-    widest = max((part.shape[1] for part in parts), default=0)
-    filled = [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=NEVER) for part in parts]
-    return np.concatenate(filled) if filled else np.empty((0, 0), dtype=np.int64)
-
-
-def ranked_columns(values: Floats, names: Sequence[str], k: int) -> Ints:
-    """Return the columns of every query's k best clips, best first; equal scores are ordered by file name.
-
-    values: (Q, C) finite scores of Q queries and C clips. names: (C,) file names. k: 1 to C.
-    Returns (Q, k). Raises SubmissionError for a score that is not finite.
-    """
-    require_finite(values)
+def ranked_columns(values: np.ndarray, names: Sequence[str], k: int) -> np.ndarray:
+    """Return the columns of each query's k best clips, (Q, k), best first."""
     order = ClipOrder(names)
-    best = np.empty((len(values), k), dtype=np.int64)
-    for block in row_blocks(values):
-        best[block] = order.best(values[block], k)
-    return best
+    return np.concatenate([order.best(values[rows], k) for rows in row_blocks(values)])
 
 
 class ClipOrder:
-    """Sorts the clips of one pool for many queries: by score, then by file name. The names are sorted only once."""
+    """Sorts the clips of one pool for many queries; the names are sorted only once."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Sort the file names of the pool, once for all queries. names: (C,)."""
-        self._name_order = _name_order(names)
+        """Sort the file names of the pool, (C,)."""
+        self._by_name = np.argsort(name_positions(names))
 
-    def best(self, values: Floats, k: int) -> Ints:
-        """Return the columns of each query's k best clips, (Q, k), best first. values: (Q, C) finite scores, copied."""
-        values = values[:, self._name_order]
+    def best(self, values: np.ndarray, k: int) -> np.ndarray:
+        """Return the columns of each query's k best clips, (Q, k), best first. values: (Q, C) finite scores."""
+        values = values[:, self._by_name]
         start = values.shape[1] - k
         # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
         best = np.sort(np.argpartition(values, start, axis=1)[:, start:], axis=1)
@@ -102,52 +58,36 @@ class ClipOrder:
         # If omitted clips have the k-th score too, the choice of the partition among them was arbitrary.
         split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
         best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
-        return self._name_order[best]
+        return self._by_name[best]
 
 
-def name_positions(names: Sequence[str]) -> Ints:
+def name_positions(names: Sequence[str]) -> np.ndarray:
     """Return the position of each file name in alphabetical order, (C,), from 0."""
-    positions = np.empty(len(names), dtype=np.int64)
-    positions[_name_order(names)] = np.arange(len(names))
-    return positions
+    return np.argsort(sorted(range(len(names)), key=names.__getitem__))
 
 
-def require_finite(values: Floats, before: int = 0) -> None:
-    """Raises SubmissionError for a score that is NaN or infinite. before: Number of matrix rows before `values`.
-
-    values: Rows of a score matrix. The message names the position of the score.
-    """
-    for block in row_blocks(values):
-        finite = np.isfinite(values[block])
-        if not finite.all():
-            row, column = np.argwhere(~finite)[0]
-            raise SubmissionError(
-                f"the score in row {before + block.start + row}, column {column} (from 0) is "
-                f"{values[block][row, column]}; every score must be a finite number"
-            )
+def pad_ranks(ranks: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
+    """Return lists of ranks as an array (Q, R); shorter rows end with NEVER."""
+    padded = np.full((len(ranks), max(map(len, ranks), default=0)), NEVER)
+    for row, own in zip(padded, ranks, strict=True):
+        row[: len(own)] = own
+    return padded
 
 
-def _padded_rows(ranks: Ranks, counts: Ints) -> Ranks:
-    """Return ranks as an array with a row per query, padded with NEVER, a very large number. counts: Their numbers.
-
-    The given ranks are those of all queries, one query after the other.
-    """
-    filled = np.full((len(counts), counts.max(initial=0)), NEVER)
-    filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
-    filled.sort(axis=1)
-    return filled
+def row_blocks(values: np.ndarray) -> Iterator[slice]:
+    """Yield slices that divide the rows of a matrix into blocks of about 16 MiB."""
+    size = max(1, BLOCK // max(1, values.shape[1]))
+    return (slice(start, min(start + size, len(values))) for start in range(0, len(values), size))
 
 
-def _require_columns(columns: Ints, rows: Ints, n_clips: int) -> None:
-    """Raise SubmissionError if a query's relevant column is outside the matrix, or is listed twice for the query."""
-    if np.any((columns < 0) | (columns >= n_clips)):
-        raise SubmissionError(f"the column of a relevant clip is outside 0 to {n_clips - 1}; correct it")
-    cells, times = np.unique(rows * n_clips + columns, return_counts=True)
-    if np.any(times > 1):
-        row = cells[times > 1][0] // n_clips
-        raise SubmissionError(f"row {row} of the scores lists the same relevant clip twice; list it once")
+def require_finite(values: np.ndarray) -> None:
+    """Raise SubmissionError for a score that is NaN or infinite."""
+    for rows in row_blocks(values):
+        if len(wrong := np.argwhere(~np.isfinite(values[rows]))):
+            row, column = wrong[0]
+            raise SubmissionError(f"score in row {rows.start + row}, column {column} (from 0): not a finite number")
 
 
-def _name_order(names: Sequence[str]) -> Ints:
-    """Return the indices that sort the names alphabetically."""
-    return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+def sizes(lists: Iterable[Sized]) -> np.ndarray:
+    """Return the numbers of items in lists."""
+    return np.array([len(each) for each in lists], dtype=np.int64)

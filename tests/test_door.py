@@ -101,7 +101,6 @@ def test_command_without_verb_prints_the_help(room: str, capsys: pytest.CaptureF
         ("system", "serach", "no verb 'serach'; did you mean search?"),
         ("system", "recipe", "no verb 'recipe'; did you mean recipes?"),
         ("data_tools", "crwal", "no verb 'crwal'; did you mean crawl?"),
-        ("submission", "xyzzy", "no verb 'xyzzy'; choose one of write, check, "),
     ],
 )
 def test_unknown_verb_gets_a_suggestion(room: str, given: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

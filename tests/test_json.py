@@ -7,29 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from desk import make_desk
 from jsonschema import Draft202012Validator
-from pdf import PDF
-from reported import about
 from schemas import REPORTS, published, schema
 
 from data_tools.scenes.ceiling import LABEL_COLUMNS
 from data_tools.tables import write_table
-from submission.__main__ import main as submission
 from system.recipe.load import read_document
 
 CASES = [
     ("data_tools ceiling scenes", 0),
-    ("submission score run", 0),
-    ("submission score ranked.csv --truth captions.csv", 0),
-    ("submission score scores.npy --direction audio-to-text --per-query x.csv", 0),
-    ("submission compare run scores.npy run/scores/evaluation.npy", 0),
-    ("submission check ranked.csv --edition 2022 --truth captions.csv", 0),
-    ("submission check ranked.csv --edition 2022 --truth other.csv", 1),
-    ("submission check 2024.csv --edition 2025", 1),
-    ("submission check package.zip --edition 2022", 0),
-    ("submission check package.zip --edition 2024", 1),
     ("system check recipe.yaml", 0),
     ("system check typo.yaml", 1),
     ("system check no_manifest.yaml", 1),
@@ -50,10 +37,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory, world: Path, unbroken: Path) 
     (folder / "scenes").mkdir()
     labels = [["a.wav", "evaluation", "one", "dog"], ["b.wav", "evaluation", "one", "cat"]]
     write_table(folder / "scenes/labels.csv", LABEL_COLUMNS, labels)
-    (folder / "report.pdf").write_bytes(PDF)
-    (folder / "about.yaml").write_text(yaml.safe_dump(about(1, sources={"tones": {"url": None}})))
-    told = ["--about", str(folder / "about.yaml"), "--report", str(folder / "report.pdf")]
-    assert submission(["pack", str(folder / "run"), *told, "--out", str(folder / "package.zip")]) == 0
     lines = (folder / "manifest.jsonl").read_text().splitlines()
     first = json.loads(lines[0])
     gone = json.dumps(first | {"id": "gone", "path": "/nowhere.wav"})
@@ -89,25 +72,15 @@ def test_json_reports_have_the_values_that_the_verbs_print(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(desk)
-    result = json.loads(Path("run/result.json").read_text())["rank"]["evaluation"]
-    _, score = document(["submission", "score", "run", "--json"], capsys)
-    assert score["values"]["mAP@10"] == pytest.approx(result["mAP@10"], abs=1e-12)
-    assert score["interval"] == pytest.approx(result["interval"], abs=1e-12)
-    _, compared = document(["submission", "compare", "run", "scores.npy", "--json"], capsys)
-    assert (compared["difference"], compared["equal"]) == (0, score["queries"])
     _, bad = document(["system", "check", "typo.yaml", "--json"], capsys)
     assert "typo.yaml:" in bad["mistakes"][0]
     assert "batchsize" in bad["mistakes"][0]
-    _, csv = document(
-        ["submission", "check", "ranked.csv", "--edition", "2022", "--truth", "other.csv", "--json"], capsys
-    )
-    assert csv["problems"][0]["sentence"].startswith("no query of this file is known")
 
 
 def test_every_json_report_has_a_published_schema(root: Path) -> None:
     """Written again by: PYTHONPATH=. python tests/helpers/schemas.py"""
     with_json = set()
-    for floor in ("data_tools", "submission", "system"):
+    for floor in ("data_tools", "system"):
         for verb, entry in import_module(f"{floor}.__main__").VERBS.items():
             module = import_module(f"{floor}.{entry.module}")
             if "add_json(" in Path(str(module.__file__)).read_text():
@@ -115,7 +88,7 @@ def test_every_json_report_has_a_published_schema(root: Path) -> None:
     assert with_json == REPORTS.keys()
     for floor, verb in REPORTS:
         assert json.loads(published(floor, verb).read_text()) == schema(floor, verb)
-    files = {path for floor in ("data_tools", "submission", "system") for path in (root / floor / "schemas").iterdir()}
+    files = {path for floor in ("data_tools", "system") for path in (root / floor / "schemas").iterdir()}
     assert files == {published(*key) for key in REPORTS}
 
 

@@ -27,7 +27,7 @@ import torch
 import yaml
 from outcomes import without_checksums
 from ranked import E2022, small_matrix, write_truth
-from reported import about
+from recorded_run import about
 
 from data_tools.audio import read_audio
 from data_tools.datasets.audiocaps import read_audiocaps
@@ -38,14 +38,13 @@ from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest, read_queries
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
-from submission.formats.matrix_csv import read_matrix_csv, write_matrix_csv
-from submission.formats.ranked_csv import check_ranked_csv, write_ranked_csv
+from submission.formats.csv_files import check_csv, write_csv
 from submission.formats.score_matrix import read_scores, write_scores
-from submission.formats.truth import read_clotho_truth
+from submission.formats.truth import read_captions
 from submission.package.about import read_about
 from submission.package.archive import check_archive
-from submission.runs.clips import read_clips
-from submission.runs.finished import open_finished
+from submission.runs.entry import open_entry
+from submission.runs.files import read_clips
 from system.__main__ import main
 from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
 from system.experiments.study import load_study
@@ -155,9 +154,9 @@ def _run_files(run: Path) -> dict[str, Reader]:
     return {
         "provenance": (opened.provenance, opened.read_provenance),
         "result": (opened.result, opened.read_result),
-        "result_for_report": (opened.result, lambda: open_finished(str(run)).provenance),
+        "result_for_report": (opened.result, lambda: open_entry(str(run)).provenance),
         "resolved": (run / "resolved.json", lambda: load_recipe(run / "resolved.json")),
-        "resolved_for_report": (run / "resolved.json", lambda: open_finished(str(run))),
+        "resolved_for_report": (run / "resolved.json", lambda: open_entry(str(run))),
         "metrics": (opened.metrics, opened.read_metrics),
         "done": (run / "finetune/done.json", lambda: checkpoints.read_done(run / "finetune")),
         "last": (run / "finetune/last.pt", lambda: checkpoints.load_state(run / "finetune")),
@@ -177,17 +176,20 @@ def _run_files(run: Path) -> dict[str, Reader]:
 def _submission_files(folder: Path) -> dict[str, Reader]:
     e2025, truth = EDITIONS["2025"], write_truth(folder)
     write_scores(folder / "s.npy", small_matrix())
-    write_ranked_csv(small_matrix(), folder / "ranked.csv", E2022)
-    write_matrix_csv(small_matrix(), folder / "matrix.csv", e2025)
-    (folder / "about.yaml").write_text(yaml.safe_dump(about()))
+    write_csv(small_matrix(), folder / "ranked.csv", E2022)
+    write_csv(small_matrix(), folder / "matrix.csv", e2025)
+    (folder / "about.yaml").write_text(yaml.safe_dump(about(4)))
     with zipfile.ZipFile(folder / "p.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("a_b_task6b_1/a_b_task6b_1.output.csv", "a_b_task6b_1/a_b_task6b_1.meta.yaml"):
             archive.writestr(f"p/task6b/{name}", "caption,file_name_1\n" * 40)
     ranked = folder / "ranked.csv"
     return {
-        "ranked": (ranked, lambda: check_ranked_csv(ranked.read_bytes(), E2022, read_clotho_truth(truth))),
-        "truth": (truth, lambda: read_clotho_truth(truth)),
-        "matrix": (folder / "matrix.csv", lambda: read_matrix_csv(folder / "matrix.csv", e2025)),
+        "ranked": (ranked, lambda: check_csv(ranked.read_bytes(), E2022, read_captions(truth))),
+        "truth": (truth, lambda: read_captions(truth)),
+        "matrix": (
+            folder / "matrix.csv",
+            lambda: check_csv((folder / "matrix.csv").read_bytes(), e2025),
+        ),
         "about": (folder / "about.yaml", lambda: read_about(folder / "about.yaml", 4)),
         "zip": (folder / "p.zip", lambda: list(check_archive(folder / "p.zip", E2022))),
     }

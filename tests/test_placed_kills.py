@@ -19,7 +19,7 @@ from sandboxes import FAST, falling_scores, serving, stored, write_scores
 
 from data_tools.freesound.sandbox import Sandbox
 from submission.formats.score_matrix import read_scores
-from submission.runs.finished import open_finished
+from submission.runs.entry import open_entry
 from system.__main__ import main
 
 pytestmark = pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_run_killed_while_ranking_again_keeps_the_trained_model(
         assert (digest(work), lines(work)) == trained, when
         assert (work / "recipe.yaml").read_bytes() == recipe.read_bytes(), when
         for entry in ("evaluation", "later"):
-            found = open_finished(f"{work}:{entry}")
+            found = open_entry(f"{work}:{entry}")
             assert found.matrix.values.tobytes() == read_scores(whole / "scores/evaluation.npy").values.tobytes(), when
             assert found.provenance is not None
         assert left(work) == [], when

@@ -1,21 +1,38 @@
-"""Metrics of many queries.
+"""Metrics of a system over many queries, with intervals; the same for clips and for moments.
 
-Compute the metrics of each query, their means over queries, and confidence intervals, and format them as text.
+Q: queries, R: maximum number of relevant clips of a query.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 
-from data_tools.cli import counted
-from submission.arrays import Ints, Values
-from submission.editions import format_metric
+import numpy as np
+
+from submission.editions import Edition, format_metric
 from submission.errors import SubmissionError
-from submission.metrics.hubness import Hubness
-from submission.metrics.intervals import Groups, Interval, bootstrap_interval, jackknife_interval
+from submission.formats.csv_files import read_lists
+from submission.formats.moments import MomentTruth, read_moments, windows_by_query
+from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.truth import Truth
+from submission.metrics.intervals import (
+    Difference,
+    Groups,
+    Interval,
+    bootstrap_interval,
+    group_numbers,
+    jackknife_interval,
+    paired_difference,
+)
+from submission.metrics.moments import LENGTHS, THRESHOLDS, MomentScores, Windows, score_moments
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
-from submission.ordering import Ranks
+from submission.ordering import NEVER, pad_ranks, relevant_ranks, sizes
+
+CLIPS = ("R@1", "R@5", "R@10", "mAP@10")
+MOMENTS_UNIT = "R1@0.7"  # a metric in per cent
+PRECISIONS = [f"mAP@{threshold:g}" for threshold in THRESHOLDS]
 
 
 @dataclass(frozen=True)
@@ -23,159 +40,291 @@ class RelevantRanks:
     """Ranks of the relevant clips of every query; from audio to text, a clip is the query and its captions are ranked.
 
     Attributes:
-        ranks: (Q, R) ranks of up to R relevant clips of each of Q queries, from ordering.relevant_ranks.
-        n_relevant: (Q,) number of relevant clips in the pool, with or without a known rank.
-        groups: (Q,) group number of each query; queries with the same relevant clips are in the same group.
-        texts: (Q,) texts of the queries.
-        n_pool: Number of clips in the pool.
-        depth: Largest known rank, such as the length of the lists in a ranked CSV; None: all ranks are known.
+        ranks: (Q, R) from 1, increasing, padded with NEVER; (Q, 0) for moments, which have none.
+        n_relevant: (Q,) numbers of relevant clips or windows, with or without a known rank.
+        groups: (Q,) group of each query: queries with the same relevant clips, or of one recording.
+        texts: (Q,) texts or ids of the queries.
+        n_pool: Number of clips in the pool, or of recordings.
+        depth: Length of the ranked lists; None if all ranks are known.
     """
 
-    ranks: Ranks
-    n_relevant: Ints
+    ranks: np.ndarray
+    n_relevant: np.ndarray
     groups: Groups
     texts: list[str]
     n_pool: int
     depth: int | None = None
 
-    def __post_init__(self) -> None:
-        """Raise SubmissionError if there is no query."""
-        if not len(self.texts):
-            raise SubmissionError("no query to score; give at least one")
-
 
 @dataclass(frozen=True)
 class Summary:
-    """Metrics of a system that ranks clips: means over queries, with confidence intervals.
+    """Metrics of a system: means over queries.
 
     Attributes:
-        values: Dict from metric ("R@1", ..., "mAP@10") to its mean in [0, 1], in the order of a results table.
-        primary: Primary metric. Both intervals and chance belong to it.
-        per_query: Dict from metric to its value for each query, (Q,). The key of AP@k is mAP@k, like that of its mean.
-        interval: Jackknife interval (95 %) of the primary metric, like the official interval.
-        bootstrap: Bootstrap interval (95 %) of the primary metric, over groups of queries that share clips.
-        median_rank: Median over queries of the rank of the first relevant clip; inf if it is beyond the known ranks.
-        chance: Primary metric of clips in random order.
-        queries: Ranks that the metrics were computed from.
-        notes: Sentences for the reader, such as on metrics that are lower bounds.
-        hubness: Hubness of a score matrix; None for other files.
-        sharing: Text for messages, which names the common property of the queries of a group: their clips.
+        values: Mean of each metric, in [0, 1].
+        primary: Name of the primary metric.
+        per_query: (Q,) values of each metric.
+        chance: Primary metric of a random order or, for moments, if each answer is the whole recording; None if the
+            lengths of the recordings are not known.
+        by_length: For moments, metrics of true windows of some length, such as `mAP short`.
+        notes: Sentences for the reader.
     """
 
     values: dict[str, float]
     primary: str
-    per_query: dict[str, Values]
-    interval: Interval
-    bootstrap: Interval
-    median_rank: float
-    chance: float
+    per_query: dict[str, np.ndarray]
     queries: RelevantRanks
+    chance: float | None
+    by_length: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    hubness: Hubness | None = None
-    sharing: ClassVar[str] = "their clips"
 
     @property
-    def compared_metrics(self) -> tuple[str, ...]:
-        """Metrics that a comparison of systems prints: only the primary metric."""
-        return (self.primary,)
+    def of_moments(self) -> bool:
+        """Whether the system finds moments."""
+        return bool(self.by_length)
+
+    @property
+    def median_rank(self) -> float:
+        """Median over queries of the rank of the first relevant clip; inf if it is not known."""
+        return median_rank(self.queries.ranks)
+
+    @property
+    def interval(self) -> Interval:
+        """95 % jackknife interval of the primary metric, like the official one."""
+        return jackknife_interval(self.per_query[self.primary])
+
+    @cached_property
+    def bootstraps(self) -> dict[str, Interval]:
+        """95 % bootstrap interval of each metric over groups of queries."""
+        return {name: bootstrap_interval(values, self.queries.groups) for name, values in self.per_query.items()}
+
+    @property
+    def bootstrap(self) -> Interval:
+        """95 % bootstrap interval of the primary metric over groups of queries."""
+        return self.bootstraps[self.primary]
+
+    def format(self, value: float, sign: str = "") -> str:
+        """Format a metric: per cent for moments, else a share."""
+        return format_metric(MOMENTS_UNIT if self.of_moments else self.primary, value, sign)
+
+    def format_interval(self, interval: Interval, sign: str = "") -> str:
+        """Format an interval of a metric."""
+        return format_interval(interval, MOMENTS_UNIT if self.of_moments else self.primary, sign)
 
     def lines(self) -> list[str]:
-        """Return the summary as lines of text, one metric per line."""
-        table = [("queries", str(len(self.queries.texts))), ("pool", str(self.queries.n_pool))]
-        table += [(name, f"{value:.4f}") for name, value in self.values.items()]
-        table.append(
-            ("95 %", f"{format_interval(self.interval, self.primary)} ({self.primary}, jackknife over queries)")
-        )
-        table.append(
-            (
-                "95 %",
-                f"{format_interval(self.bootstrap, self.primary)} ({self.primary}, bootstrap over groups of queries "
-                "with a common clip)",
-            )
-        )
-        middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.queries.depth}"
-        table.append(("median", f"{middle} (rank of the first relevant clip)"))
-        table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
-        if self.hubness:
-            table.append(
-                (
-                    "hubs",
-                    f"{self.hubness.skewness:.2f} (skewness of the number of queries with a clip in the top 10); "
-                    f"{100 * self.hubness.never:.1f} % of clips are in no query's top 10",
-                )
-            )
+        """Return the summary as lines of text."""
+        unit = "recordings" if self.of_moments else "pool"
+        table = [("queries", str(len(self.queries.texts))), (unit, str(self.queries.n_pool))]
+        for name, value in self.values.items():
+            known = f"  95 % {self.format_interval(self.bootstraps[name])}" if name in self.bootstraps else ""
+            table.append((name, self.format(value) + known))
+        table += [(name, self.format(value)) for name, value in self.by_length.items()]
+        table.append(("jackknife", f"{self.primary} {self.format_interval(self.interval)} (official: over queries)"))
+        if not self.of_moments:
+            shown = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.queries.depth}"
+            table.append(("median", f"rank {shown} of the first relevant clip"))
+        if self.chance is not None:
+            what = "if each answer is the whole recording" if self.of_moments else "of a random order"
+            table.append(("chance", f"{self.primary} {self.format(self.chance)} {what}"))
         table += [("note", note) for note in self.notes]
-        width = max(8, *(len(name) + 1 for name, _ in table))
+        width = max(len(name) for name, _ in table) + 2
         return [f"{name:{width}}{text}" for name, text in table]
 
     def rows(self) -> list[list[str]]:
-        """Return a table, one row per query: its text, its number of relevant clips, their known ranks, its metrics."""
-        queries = self.queries
-        depth = queries.depth or queries.n_pool
-        header = ["query", "relevant", "ranks", *(name.removeprefix("m") for name in self.per_query)]
-        columns = (queries.texts, queries.n_relevant, queries.ranks.tolist(), *self.per_query.values())
-        rows = [header]
-        for text, total, ranks, *values in zip(*columns, strict=True):
-            known = " ".join(str(rank) for rank in ranks if rank <= depth)
-            rows.append([text, str(total), known, *(f"{value:.6g}" for value in values)])
-        return rows
+        """Return a table with a row for each query: text or id, number of relevant items, ranks, metrics."""
+        header = ["query", "relevant", "ranks", *self.per_query]
+        columns = (self.queries.texts, self.queries.n_relevant, self.queries.ranks, *self.per_query.values())
+        known = self.queries.depth or NEVER - 1
+        return [header] + [
+            [text, str(total), " ".join(str(rank) for rank in ranks if rank <= known), *(f"{v:.6g}" for v in values)]
+            for text, total, ranks, *values in zip(*columns, strict=True)
+        ]
 
 
-def summarise(queries: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
-    """Return a summary with R@k for every k in recall_ks, mAP@k for every k in map_ks, intervals, and median rank.
+def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
+    """Return the ranks in a ranked CSV.
 
-    The primary metric is mAP@k for the first k in map_ks. If k is larger than the length of the ranked lists, the
-    metric is a lower bound. If k is larger than the pool, all clips are used. Notes report both cases.
+    Source: DCASE 2022 eval_script.py. Deviations: files with problems are refused; a caption such as NA is text.
+
+    Args:
+        truth: Queries that the file must have, and the pool.
+        annotations: Score only these queries, with these relevant clips.
     """
-    per_query = {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in recall_ks}
-    per_query |= {f"mAP@{k}": average_precision(queries.ranks, queries.n_relevant, k) for k in map_ks}
-
-    depth = queries.n_pool if queries.depth is None else min(queries.depth, queries.n_pool)
-    why = f"over the whole pool, which has {counted(depth, 'clip')}"
-    if depth < queries.n_pool:
-        why = f"a lower bound, because the ranked lists have only {counted(depth, 'file name')}"
-    names = ", ".join(name for name in per_query if int(name.partition("@")[2]) > depth)
-    notes = [f"{names}: {why}"] if names else []
-    return _build_summary(queries, per_query, map_ks[0], notes)
+    lists = read_lists(path, edition, truth)
+    relevant = {query: names for query, names in (annotations or truth).relevant.items() if query in lists}
+    ranks = [
+        [rank for rank, name in enumerate(lists[query], 1) if name in (names or ())]
+        for query, names in relevant.items()
+    ]
+    return _ranks(pad_ranks(ranks), list(relevant.values()), list(relevant), len(truth.pool), edition.ranking_length)
 
 
-def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
-    """Return the metrics from audio to text, where each clip searches for its captions: three recalls, and mAP.
+def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
+    """Return the ranks in a score matrix; every row is a query, even if two rows have the same text."""
+    relevant = matrix.relevant_columns()
+    ranks = relevant_ranks(matrix.values, relevant, matrix.file_names)
+    return _ranks(ranks, list(map(tuple, relevant)), matrix.query_texts, len(matrix.clip_ids))
 
-    The recalls are HR@k (see hit_rate), R@k (see recall), and pooled R@k (see pooled_recall). Mei et al., WavCaps and
-    LAION-CLAP call HR@k R@k. mAP@10 divides by the number of all captions of a clip; mAP uses all ranks.
+
+def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
+    """Return the ranks of each clip's captions among all captions; clips without captions are left out.
+
+    Captions with equal scores are sorted by their texts.
     """
-    per_query = {f"HR@{k}": hit_rate(queries.ranks, k) for k in ks}
-    per_query |= {f"R@{k}": recall(queries.ranks, queries.n_relevant, k) for k in ks}
-    per_query["mAP@10"] = average_precision(queries.ranks, queries.n_relevant, 10)
-    per_query["mAP"] = average_precision(queries.ranks, queries.n_relevant, None)
-    summary = _build_summary(queries, per_query, 10, [])
-    for k in ks:
-        summary.values[f"pooled R@{k}"] = pooled_recall(queries.ranks, queries.n_relevant, k)
-    return summary
+    rows_of: dict[int, list[int]] = {}
+    for row, columns in enumerate(matrix.relevant_columns()):
+        for column in columns:
+            rows_of.setdefault(column, []).append(row)
+    captioned = sorted(rows_of)
+    relevant = [rows_of[column] for column in captioned]
+    ranks = relevant_ranks(matrix.values[:, captioned].T, relevant, matrix.query_texts)
+    found = _ranks(ranks, relevant, [matrix.file_names[column] for column in captioned], len(matrix))
+    return replace(found, groups=np.arange(len(captioned)))
 
 
-def _build_summary(queries: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
-    """Return a summary with the means of the metrics of each query. k: The k of the primary metric mAP@k."""
-    primary = f"mAP@{k}"
+def _ranks(
+    ranks: np.ndarray,
+    relevant: Sequence[Collection[object] | None],
+    texts: list[str],
+    n_pool: int,
+    depth: int | None = None,
+) -> RelevantRanks:
+    if not relevant or not all(relevant):
+        raise SubmissionError("the relevant clips of a query are not known, so it cannot be scored")
+    groups = group_numbers(frozenset(each or ()) for each in relevant)
+    return RelevantRanks(ranks, sizes(each or () for each in relevant), groups, texts, n_pool, depth)
+
+
+def summarise(queries: RelevantRanks, metrics: Iterable[str] = CLIPS, primary: str = "mAP@10") -> Summary:
+    """Return the metrics of ranks: mAP@k, mAP, R@k or HR@k."""
+    per_query = {metric: _per_query(metric, queries) for metric in metrics}
+    k = int(primary.partition("@")[2])
+    known = min(queries.depth or queries.n_pool, queries.n_pool)
+    beyond = [metric for metric in per_query if int(metric.partition("@")[2] or 0) > known]
+    notes = [f"{', '.join(beyond)}: only {known} clips are ranked, so a lower bound if the pool is larger"]
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},
         primary=primary,
         per_query=per_query,
-        interval=jackknife_interval(per_query[primary]),
-        bootstrap=bootstrap_interval(per_query[primary], queries.groups),
-        median_rank=median_rank(queries.ranks),
-        chance=chance(queries.n_pool, k, queries.n_relevant.mean()),
         queries=queries,
-        notes=notes,
+        chance=chance(queries.n_pool, k, float(queries.n_relevant.mean())),
+        notes=notes if beyond else [],
     )
+
+
+def _per_query(metric: str, queries: RelevantRanks) -> np.ndarray:
+    name, _, k = metric.partition("@")
+    if name == "HR":
+        return hit_rate(queries.ranks, int(k))
+    if name == "R":
+        return recall(queries.ranks, queries.n_relevant, int(k))
+    return average_precision(queries.ranks, queries.n_relevant, int(k) if k else None)
+
+
+def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
+    """Return the metrics of ranks_from_audio: HR@k, R@k, pooled R@k, mAP@10 and mAP."""
+    names = [*(f"HR@{k}" for k in ks), *(f"R@{k}" for k in ks), "mAP@10", "mAP"]
+    summary = summarise(queries, names)
+    pooled = {f"pooled R@{k}": pooled_recall(queries.ranks, queries.n_relevant, k) for k in ks}
+    return replace(summary, values=summary.values | pooled)
+
+
+def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
+    """Return an edition's metrics of a score matrix."""
+    return summarise(ranks_in_matrix(matrix), edition.metrics, edition.metric)
+
+
+def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
+    """Return the rows of the queries in `annotations`, with the relevant clips given there.
+
+    A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
+    """
+    rows = [row for row, text in enumerate(matrix.query_texts) if text in annotations.relevant]
+    id_of = dict(zip(matrix.file_names, matrix.clip_ids, strict=True))
+    texts = [matrix.query_texts[row] for row in rows]
+    return replace(
+        matrix,
+        values=matrix.values[rows],
+        query_ids=[matrix.query_ids[row] for row in rows],
+        query_texts=texts,
+        relevant=[sorted(id_of[name] for name in annotations.relevant[text] or ()) for text in texts],
+    )
+
+
+def summarise_moments_file(path: Path, truth: MomentTruth, edition: Edition) -> Summary:
+    """Return the metrics of a file of moments."""
+    return summarise_moments(windows_by_query(read_moments(path, edition, truth)), truth, edition)
+
+
+def summarise_moments(predictions: Mapping[str, Windows], truth: MomentTruth, edition: Edition) -> Summary:
+    """Return the metrics of found windows, by query id."""
+    windows = truth.windows()
+    scores = score_moments(predictions, windows)
+    qids = list(scores[edition.metric])
+    if not qids:
+        raise SubmissionError(f"{truth.name}: no true window that counts, so no query can be scored")
+    vids = [truth.queries[qid].vid for qid in qids]
+    n_true = sizes(windows[qid] for qid in qids)
+    queries = RelevantRanks(np.empty((len(qids), 0)), n_true, group_numbers(vids), qids, len(set(vids)))
+    by_length = {
+        f"{metric} {name}": value
+        for name, lengths in LENGTHS.items()
+        if (found := score_moments(predictions, windows, lengths))[edition.metric]
+        for metric, value in metric_values(found, edition.metrics).items()
+    }
+    whole = {qid: [[0.0, one.seconds]] for qid, one in truth.queries.items() if one.seconds is not None}
+    has_lengths = len(whole) == len(truth.queries)
+    chance = metric_values(score_moments(whole, windows), [edition.metric])[edition.metric] if has_lengths else None
+    left_out = f"{len(predictions) - len(qids)} queries without a true window are left out"
+    notes = [left_out] if len(qids) < len(predictions) else []
+    if truth.notes:
+        notes.append(f"{truth.name}: {len(truth.notes)} unusual true windows (`check` lists them)")
+    per_query = {metric: _moments_per_query(scores, metric) for metric in edition.metrics}
+    values = metric_values(scores, edition.metrics)
+    return Summary(values, edition.metric, per_query, queries, chance, by_length, notes)
+
+
+def metric_values(scores: MomentScores, metrics: Iterable[str]) -> dict[str, float]:
+    """Return the mean over queries of metrics such as `R1@0.7`, `mAP@0.75`, or `mAP`, the mean over thresholds."""
+    means = {name: float(np.mean(list(values.values()))) for name, values in scores.items() if name.startswith("R1")}
+    precisions = _table(scores, PRECISIONS).mean(axis=0)  # numpy sums along this axis as the official script does
+    means |= dict(zip(PRECISIONS, precisions.tolist(), strict=True)) | {"mAP": float(precisions.mean())}
+    return {metric: means[metric] for metric in metrics}
+
+
+def _moments_per_query(scores: MomentScores, metric: str) -> np.ndarray:
+    return np.asarray(_table(scores, PRECISIONS if metric == "mAP" else [metric]).mean(axis=1))
+
+
+def _table(scores: MomentScores, metrics: Sequence[str]) -> np.ndarray:
+    """Return metrics of queries, (Q, metrics)."""
+    return np.array(list(zip(*(scores[name].values() for name in metrics), strict=True)))
+
+
+def compare(system: Summary, others: Sequence[Summary], metric: str | None = None) -> Difference:
+    """Test a system against the mean of other systems over the same queries, in any order."""
+    metric, values = metric or system.primary, []
+    for other in others:
+        rows = _rows_of(system.queries, other.queries)
+        if system.queries.n_pool != other.queries.n_pool or (
+            system.queries.n_relevant.tolist() != other.queries.n_relevant[rows].tolist()
+        ):
+            raise SubmissionError("the systems have different pools or relevant clips; compare the same data")
+        values.append(other.per_query[metric][rows])
+    return paired_difference(np.mean(values, axis=0), system.per_query[metric], system.queries.groups)
+
+
+def _rows_of(queries: RelevantRanks, others: RelevantRanks) -> list[int]:
+    """Return the row in `others` of each query."""
+    if queries.texts == others.texts:
+        return list(range(len(queries.texts)))
+    row_of = {text: row for row, text in enumerate(others.texts)}
+    if len(row_of) < len(others.texts) or sorted(queries.texts) != sorted(others.texts):
+        raise SubmissionError("the systems have different queries, or one twice in another order; compare the same")
+    return [row_of[text] for text in queries.texts]
 
 
 def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
-    """Format the bounds of a metric's interval, or why it is missing. sign: "+" marks positive bounds too."""
+    """Format an interval of a metric; a reason if there is none."""
     low, high = (format_metric(metric, bound, sign) for bound in interval)
-    return (
-        "no interval, because there is only one group of queries"
-        if math.isnan(interval[0])
-        else f"{low.removesuffix(' %')} to {high}"
-    )
+    return "no interval: one group of queries" if math.isnan(interval[0]) else f"{low.removesuffix(' %')} to {high}"

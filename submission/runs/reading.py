@@ -9,7 +9,6 @@ from pathlib import Path
 from data_tools.documents.json_text import read_json, read_json_lines, read_shaped, require_shape
 from data_tools.errors import DataError
 from data_tools.locks import is_locked
-from submission.runs.recipe import ResolvedRecipe
 from submission.runs.record import FORMAT, EpochLine, Provenance, RunResult
 
 
@@ -25,12 +24,6 @@ def read_result(folder: Path) -> RunResult:
             "wrote the file"
         )
     return require_shape(content, RunResult, str(path), hint)
-
-
-def read_recipe(folder: Path) -> ResolvedRecipe:
-    """Read resolved.json of a run. Raises DataError for a missing or damaged file."""
-    path = folder / "resolved.json"
-    return read_shaped(path, ResolvedRecipe, repair_hint(folder, path))
 
 
 def read_provenance(folder: Path) -> Provenance:

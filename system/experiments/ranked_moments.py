@@ -15,12 +15,17 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment, by_name, inside_recordings
 from data_tools.moments import write_moments as write_queries
-from submission.editions import MomentsEdition, get_moments_edition
-from submission.formats.frame_scores import FrameScores, write_frame_scores
-from submission.formats.moments_jsonl import Moments, write_moments, write_scored_moments
-from submission.formats.moments_truth import MomentTruth, read_moment_truth
-from submission.metrics.moment_metrics import score_moments
-from submission.metrics.moments_summary import metric_values, summarise_moments
+from submission.editions import Edition, get_moments_edition
+from submission.formats.moments import (
+    Moments,
+    MomentTruth,
+    read_moment_truth,
+    write_moments,
+    write_scored_moments,
+)
+from submission.metrics.moments import score_moments
+from submission.metrics.summary import metric_values, summarise_moments
+from submission.runs.files import FrameScores, write_frame_scores
 from submission.runs.record import MomentsResult
 from system.compute.distributed import is_first
 from system.experiments.ranking import RunModels
@@ -145,7 +150,7 @@ def _write_files(
     located: "Sequence[Located]",
     moments: Sequence[Moment],
     clips: Mapping[str, Clip],
-    edition: MomentsEdition,
+    edition: Edition,
 ) -> MomentTruth:
     """Write all files of a rank entry of moments. Returns: The queries with their true windows, if known."""
     for path in files:
@@ -156,7 +161,7 @@ def _write_files(
         Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
         for query, one in zip(truth.queries.values(), located, strict=True)
     ]
-    write_scored_moments(files.windows, answers, edition)
+    write_scored_moments(files.windows, answers)
     write_moments(files.answers, answers, edition)
     frames = {qid: FrameScores(one.edges, one.frames) for qid, one in zip(truth.queries, located, strict=True)}
     write_frame_scores(files.frames, frames)
@@ -164,7 +169,7 @@ def _write_files(
 
 
 def _metrics_of_windows(
-    located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
+    located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: Edition
 ) -> dict[str, object]:
     """Return metrics of a rank entry's found windows, and of two baselines: random windows and rounded true windows.
 
@@ -186,7 +191,7 @@ def _metrics_of_windows(
 
 
 def _metrics_of_new_texts(
-    located: "Sequence[Located]", truth: MomentTruth, edition: MomentsEdition, trained: Collection[str]
+    located: "Sequence[Located]", truth: MomentTruth, edition: Edition, trained: Collection[str]
 ) -> dict[str, object]:
     """Return the number and the metrics of the queries whose text was not used in training.
 
@@ -202,7 +207,7 @@ def _metrics_of_new_texts(
 
 
 def _metrics_of_random_windows(
-    truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray]
+    truth: MomentTruth, edition: Edition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
     """Return the metrics of random windows that begin and end at `edges` of frames, as a baseline for comparison.
 
@@ -221,7 +226,7 @@ def _metrics_of_random_windows(
 
 
 def _metrics_of_true_frames(
-    truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
+    truth: MomentTruth, edition: Edition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
     """Return the metrics of the true windows, rounded to whole frames; no model that finds windows can exceed these.
 

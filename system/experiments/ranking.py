@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from data_tools.cli import counted
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
-from submission.formats.edition_csv import write_csv
+from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import ScoreMatrix, write_scores
-from submission.runs.clips import write_clips
+from submission.runs.files import write_clips
 from submission.runs.record import BlindResult, RankedResult
 from system.compute.distributed import first_before_others
 from system.experiments.blind import BlindSet

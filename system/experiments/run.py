@@ -20,7 +20,7 @@ from data_tools.errors import KitError
 from data_tools.files import checksum, require_unharmed, write_json
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
-from submission.formats.edition_csv import write_csv
+from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
 from system.compute.distributed import on_first, process_count

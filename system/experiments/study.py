@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError
 from data_tools.cli import about
 from data_tools.documents.strict import Name, Strict, fault_of
 from data_tools.manifest import TEST_SPLITS
-from submission.runs.overview import CHOSEN_BY
 from submission.runs.reading import read_result
 from submission.runs.record import EpochLine
 from system.experiments.run import run_recipe
@@ -31,6 +30,7 @@ from system.ranking.checkpoint import ByOneModel
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
 from system.runs.folder import Run
+from system.runs.overview import CHOSEN_BY
 
 if TYPE_CHECKING:
     from system.training.tracking import Tracker

@@ -16,13 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from submission.editions import get_moments_edition
-from submission.formats.moments_truth import read_moment_truth
+from submission.formats.moments import read_moment_truth
 from submission.formats.score_matrix import read_scores
 from submission.metrics.intervals import Groups, paired_difference
-from submission.metrics.moments_summary import summarise_moments_file
 from submission.metrics.retrieval import average_precision
-from submission.metrics.scoring import ranks_from_audio, ranks_in_matrix
-from submission.metrics.summary import summarise, summarise_audio_to_text
+from submission.metrics.summary import (
+    ranks_from_audio,
+    ranks_in_matrix,
+    summarise,
+    summarise_audio_to_text,
+    summarise_moments_file,
+)
 from submission.runs.record import MomentsResult
 
 Values = npt.NDArray[np.float64]
@@ -98,7 +102,7 @@ def figures_of_moments(result: MomentsResult) -> Figures:
     """
     record = get_moments_edition(result.edition)
     summary = summarise_moments_file(Path(result.windows), read_moment_truth(Path(result.truth), record), record)
-    parts = dict.fromkeys(OF_PARTS, float("nan")) | summary.figures_by_length()
+    parts = dict.fromkeys(OF_PARTS, float("nan")) | summary.by_length
     parts |= {f"{metric} {NEW_TEXTS}": value for metric, value in (result.figures_of_new_texts or {}).items()}
     values = {name: np.array([value]) for name, value in parts.items()} | summary.per_query
     return Figures(values, summary.queries.groups, summary.queries.n_pool)

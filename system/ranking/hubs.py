@@ -11,8 +11,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from submission.arrays import Scores
-
 Kind = Literal["none", "inverted_softmax", "qb_norm", "csls"]
 
 
@@ -39,7 +37,7 @@ class Hubs(NamedTuple):
     is_activated: np.ndarray | None = None
 
 
-def measure_hubs(reference: Iterable[Scores], correction: Correction) -> Hubs:
+def measure_hubs(reference: Iterable[np.ndarray], correction: Correction) -> Hubs:
     """Measure how much each clip is a hub, from its scores with the reference queries.
 
     reference: Scores of the reference queries (rows) against the C clips, in blocks (n, C). Raises ValueError without
@@ -59,7 +57,7 @@ def measure_hubs(reference: Iterable[Scores], correction: Correction) -> Hubs:
     return Hubs(total / correction.strength, np.isin(np.arange(len(total)), list(best)))
 
 
-def _mean_of_nearest(reference: Iterable[Scores], count: int) -> np.ndarray:
+def _mean_of_nearest(reference: Iterable[np.ndarray], count: int) -> np.ndarray:
     """Return the mean score (C,) of each clip with the `count` reference queries that are nearest to the clip.
 
     reference: See `measure_hubs`. With fewer than `count` queries, the mean is that of all queries.
@@ -74,7 +72,7 @@ def _mean_of_nearest(reference: Iterable[Scores], count: int) -> np.ndarray:
     return np.asarray(nearest.astype(np.float64).mean(0))
 
 
-def correct_scores(scores: Iterable[Scores], correction: Correction, hubs: Hubs | None) -> Iterator[Scores]:
+def correct_scores(scores: Iterable[np.ndarray], correction: Correction, hubs: Hubs | None) -> Iterator[np.ndarray]:
     """Yield scores that are corrected for hubs, in the same blocks (n, C) as `scores`.
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published

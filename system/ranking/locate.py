@@ -18,10 +18,9 @@ import torch
 from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
 from data_tools.moments import Moment, by_name, inside_recordings, read_moments, write_moments
-from submission.editions import MomentsEdition, get_moments_edition
-from submission.formats.moments_jsonl import Moments, windows_by_query, write_scored_moments
-from submission.formats.moments_truth import read_moment_truth
-from submission.metrics.moments_summary import MomentSummary, summarise_moments
+from submission.editions import Edition, get_moments_edition
+from submission.formats.moments import Moments, read_moment_truth, windows_by_query, write_scored_moments
+from submission.metrics.summary import Summary, summarise_moments
 from system.features.build import Features
 from system.features.pieces import pieces_of
 from system.models.embeddings import Embedded, Embeddings, Ragged
@@ -310,9 +309,7 @@ def truth_file(path: Path) -> Path:
     return path.with_suffix(".truth.jsonl")
 
 
-def write_windows(
-    path: Path, queries: MomentQueries, located: Sequence[Located], edition: MomentsEdition
-) -> MomentSummary | None:
+def write_windows(path: Path, queries: MomentQueries, located: Sequence[Located], edition: Edition) -> Summary | None:
     """Write found windows (.jsonl) and queries (.truth.jsonl); return metrics, or None if the true windows are secret.
 
     The windows have scores. The file of queries has the published format, with true windows if they are known.
@@ -325,7 +322,7 @@ def write_windows(
         Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
         for query, one in zip(truth.queries.values(), located, strict=True)
     ]
-    write_scored_moments(path, answers, edition)
+    write_scored_moments(path, answers)
     if truth.is_blind:
         return None
     return summarise_moments(windows_by_query(answers), truth, edition)

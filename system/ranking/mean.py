@@ -11,9 +11,9 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.manifest import Query
-from submission.blocks import row_blocks
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores
-from submission.metrics.blend import blend, blend_in_blocks
+from submission.metrics.blend import blend
+from submission.ordering import row_blocks
 from system.compute.distributed import on_first
 from system.ranking.base import Models, Pool, RankEntry, Ranker, matrix_labels
 
@@ -57,7 +57,7 @@ class MeanRanker(Ranker):
             name: matrix_from_blocks(matrix_labels(pool.clips, queries, member.facts), member.scores(queries, pool))
             for name, member in self.members.items()
         }
-        yield from blend_in_blocks(blocks)[1]
+        yield blend(blocks).values
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
         """Return the mean of the rankers' score matrices; None in processes other than the first."""

@@ -13,9 +13,9 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Query
 from submission.editions import CUSTOM, get_edition
-from submission.formats.ranked_csv import write_best
+from submission.formats.csv_files import write_best
+from submission.formats.pairs import Pair, write_pairs
 from submission.formats.score_matrix import write_blocks
-from submission.formats.top_pairs import Pair, write_pairs
 from submission.ordering import require_finite
 from system.ranking.base import Pool, Ranker, matrix_labels
 from system.ranking.listing import Listed

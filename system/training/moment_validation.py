@@ -11,8 +11,8 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from submission.editions import get_moments_edition
-from submission.metrics.moment_metrics import score_moments
-from submission.metrics.moments_summary import metric_values
+from submission.metrics.moments import score_moments
+from submission.metrics.summary import metric_values
 from system.batches.collate import make_batch_without_audio
 from system.batches.sampler import make_moment_items, require_known_windows
 from system.compute.device import in_precision

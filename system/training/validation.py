@@ -14,10 +14,9 @@ import torch.nn.functional as F
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
-from submission.arrays import sizes
 from submission.formats.truth import matrix_truth, read_annotations
 from submission.metrics.retrieval import average_precision, recall
-from submission.ordering import relevant_ranks
+from submission.ordering import relevant_ranks, sizes
 from system.batches.collate import make_batch_without_audio
 from system.batches.sampler import Item, make_items
 from system.batches.teachers import Teachers
@@ -100,9 +99,9 @@ class Validation:
             owners = [row for row, clip in enumerate(clips) for _ in clip.captions]
             return {number: [row] for number, row in enumerate(owners)}
         pool = matrix_truth(matrix_labels(clips, caption_queries(clips), {}))
-        annotated = read_annotations(Path(self.stage.monitor.annotations), pool).queries
+        annotated = read_annotations(Path(self.stage.monitor.annotations), pool).relevant
         row_of = {clip.file_name: row for row, clip in enumerate(clips)}
-        names = {number: annotated[text].relevant for number, text in enumerate(self.texts) if text in annotated}
+        names = {number: annotated[text] for number, text in enumerate(self.texts) if text in annotated}
         return {number: sorted(row_of[name] for name in several or ()) for number, several in names.items()}
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:

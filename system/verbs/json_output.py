@@ -1,7 +1,7 @@
 """Output of the reporting verbs with --json."""
 
 from data_tools.documents.strict import Report
-from submission.runs.overview import RunOverview
+from system.runs.overview import RunOverview
 
 
 class RunsReport(Report):

@@ -9,7 +9,7 @@ from data_tools.cli import add_json
 from data_tools.documents.strict import print_report
 from data_tools.files import require_folder
 from submission.editions import format_metric
-from submission.runs.overview import Figure, RunOverview, overviews
+from system.runs.overview import Figure, RunOverview, overviews
 from system.verbs.json_output import RunsReport
 
 SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {

@@ -10,7 +10,7 @@ from timing import best_seconds, report
 from window_tables import frame_posteriors, moment_posteriors
 
 from data_tools.moments import Moment
-from submission.metrics.moment_metrics import score_moments
+from submission.metrics.moments import score_moments
 from system.models.moment_score import MomentScore
 from system.moments.two_state import log_likelihood
 from system.moments.windows import (

@@ -14,8 +14,8 @@ from data_tools.errors import DataError
 from data_tools.manifest import Clip, audio_clip, read_manifest
 from data_tools.moments import Moment, read_moments, write_moments
 from submission.editions import get_moments_edition
-from submission.formats.moments_truth import read_moment_truth
-from submission.metrics.moment_metrics import score_moments
+from submission.formats.moments import read_moment_truth
+from submission.metrics.moments import score_moments
 
 # Eight windows in recordings of 299 and 83 s: 2 are right, 2 are clipped, 4 are dropped, one query has none left.
 LINES = [

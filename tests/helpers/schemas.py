@@ -7,7 +7,6 @@ from typing import Any
 
 from data_tools.cli import PROGRAMS
 from data_tools.documents.strict import Report
-from submission.verbs.json_output import CheckReport, CompareReport, ScoreReport
 from system.verbs.json_output import (
     ExpertsReport,
     PlanReport,
@@ -20,9 +19,6 @@ from system.verbs.json_output import (
 ROOT = Path(__file__).parents[2]
 
 REPORTS: dict[tuple[str, str], type[Report]] = {
-    ("submission", "score"): ScoreReport,
-    ("submission", "compare"): CompareReport,
-    ("submission", "check"): CheckReport,
     ("system", "check"): PlanReport,
     ("system", "experts"): ExpertsReport,
     ("system", "recipes"): RecipesReport,

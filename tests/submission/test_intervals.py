@@ -6,17 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from submission.errors import SubmissionError
 from submission.metrics.intervals import bootstrap_interval, group_numbers, jackknife_interval, paired_difference
 
 
 def test_jackknife_interval_matches_hand_computed_values() -> None:
     # Mean 1/2, standard deviation sqrt(1/2), standard error 1/2; 1.959964 standard errors either way.
-    assert jackknife_interval([0.0, 1.0]) == pytest.approx((0.5 - 0.979982, 0.5 + 0.979982), abs=1e-6)
-    assert jackknife_interval([0.25] * 9) == (0.25, 0.25)
-    assert all(math.isnan(bound) for bound in jackknife_interval([1.0]))
-    with pytest.raises(SubmissionError, match="no query"):
-        jackknife_interval([])
+    assert jackknife_interval(np.array([0.0, 1.0])) == pytest.approx((0.5 - 0.979982, 0.5 + 0.979982), abs=1e-6)
+    assert jackknife_interval(np.full(9, 0.25)) == (0.25, 0.25)
+    assert all(math.isnan(bound) for bound in jackknife_interval(np.ones(1)))
 
 
 def test_jackknife_interval_equals_leave_one_out_estimate() -> None:
@@ -30,7 +27,7 @@ def test_jackknife_interval_equals_leave_one_out_estimate() -> None:
 def test_bootstrap_interval_matches_normal_interval_and_is_wider_for_grouped_queries() -> None:
     rng = np.random.default_rng(0)
     samples = rng.random(4000)
-    assert bootstrap_interval(samples) == pytest.approx(jackknife_interval(samples), abs=2e-3)
+    assert bootstrap_interval(samples, np.arange(4000)) == pytest.approx(jackknife_interval(samples), abs=2e-3)
     same = np.repeat(samples[:800], 5)  # five captions that succeed together tell as much as one
     low, high = bootstrap_interval(same, np.repeat(np.arange(800), 5))
     one_low, one_high = jackknife_interval(samples[:800])
@@ -40,12 +37,10 @@ def test_bootstrap_interval_matches_normal_interval_and_is_wider_for_grouped_que
 
 def test_bootstrap_mean_weights_groups_by_their_number_of_queries() -> None:
     """Two groups, of 3 queries with 1 and of 1 query with 0: means of draws are 1, 3/4, and 0."""
-    low, high = bootstrap_interval([1, 1, 1, 0], np.array([0, 0, 0, 1]), confidence=0.2)
+    low, high = bootstrap_interval(np.array([1, 1, 1, 0]), np.array([0, 0, 0, 1]), confidence=0.2)
     assert (low, high) == (0.75, 0.75)
-    assert bootstrap_interval([1, 1, 1, 0], np.array([0, 0, 0, 1])) == (0, 1)
-    assert all(math.isnan(bound) for bound in bootstrap_interval([1, 0], np.array([0, 0])))
-    with pytest.raises(SubmissionError, match="no query"):
-        bootstrap_interval([])
+    assert bootstrap_interval(np.array([1, 1, 1, 0]), np.array([0, 0, 0, 1])) == (0, 1)
+    assert all(math.isnan(bound) for bound in bootstrap_interval(np.array([1, 0]), np.array([0, 0])))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -63,14 +58,12 @@ def test_p_value_of_a_difference_matches_enumeration_of_all_swaps(seed: int) -> 
 
 
 def test_mean_difference_and_p_value_of_two_systems_match_hand_values() -> None:
-    found = paired_difference([0.0, 0.5, 1.0, 0.2], [0.5, 0.5, 0.9, 0.4])
+    found = paired_difference(np.array([0.0, 0.5, 1.0, 0.2]), np.array([0.5, 0.5, 0.9, 0.4]), np.arange(4))
     assert found.mean == pytest.approx(0.15)
     assert (found.better, found.equal, found.worse, found.n_groups) == (2, 1, 1, 4)
     assert found.interval[0] < 0.15 < found.interval[1]
-    same = paired_difference([0.1] * 5, [0.1] * 5)
+    same = paired_difference(np.ones(5), np.ones(5), np.arange(5))
     assert (same.mean, same.p, same.equal) == (0, 1, 5)
-    with pytest.raises(SubmissionError, match="compare"):
-        paired_difference([0, 0, 0, 0], [0, 0, 0])
 
 
 @pytest.mark.slow
@@ -82,7 +75,7 @@ def test_p_values_of_equal_systems_are_correct_only_if_whole_groups_are_swapped(
     for _ in range(120):
         difference = np.repeat(rng.normal(size=40), 5) + 0.1 * rng.normal(size=200)
         by_group += paired_difference(np.zeros(200), difference, groups).p < 0.05
-        by_query += paired_difference(np.zeros(200), difference).p < 0.05
+        by_query += paired_difference(np.zeros(200), difference, np.arange(200)).p < 0.05
     assert by_group <= 13
     assert by_query > 24
 
@@ -97,4 +90,4 @@ def test_interval_of_a_difference_between_systems_draws_whole_groups() -> None:
     groups = np.repeat(np.arange(6), 5)
     found = paired_difference(first, second, groups, seed=3)
     assert found.interval == bootstrap_interval(second - first, groups, seed=3)
-    assert found.interval != bootstrap_interval(second - first, seed=3)
+    assert found.interval != bootstrap_interval(second - first, np.arange(30), seed=3)

@@ -88,7 +88,7 @@ def test_collapse_appears_in_log_metrics_and_report(tmp_path: Path, caplog: pyte
     from submission.__main__ import main as submission
 
     assert submission(["report", str(tmp_path / "run")]) == 0
-    assert "The model collapsed in" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    assert lines[-1]["collapsed"][0] in (tmp_path / "run/report.html").read_text(encoding="utf-8")
 
 
 def test_spread_below_1e_5_is_a_collapse() -> None:

@@ -12,7 +12,6 @@ import torch
 from outcomes import refused, rewrite, without_checksums
 
 from data_tools.errors import KitError
-from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe.load import load_recipe
@@ -113,7 +112,7 @@ def follow(output: str) -> list[str]:
     return shlex.split(command)
 
 
-@pytest.mark.parametrize("use", ["rank", "report", "export", "run"])
+@pytest.mark.parametrize("use", ["rank", "export", "run"])
 def test_command_suggested_for_damaged_settings_restores_the_run(
     run: Path, recipe: Path, world: Path, tmp_path: Path, use: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,11 +123,7 @@ def test_command_suggested_for_damaged_settings_restores_the_run(
         "export": ["export", str(run), "--out", str(tmp_path / "model")],
         "run": ["run", str(recipe), "--out", str(run)],
     }
-    if use == "report":
-        assert submission(["report", str(run), "--out", str(tmp_path / "page.html")]) == 1
-        output = capsys.readouterr().err.strip()
-    else:
-        output = refused(capsys, *verb[use])
+    output = refused(capsys, *verb[use])
     assert "resolved.json is damaged" in output
     assert main(follow(output)) == 0
     assert read_scores(run / "scores/evaluation.npy").values.tobytes() == expected

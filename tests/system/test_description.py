@@ -16,8 +16,8 @@ from data_tools.manifest import caption_queries, read_manifest, write_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package import meta
-from submission.runs.clips import write_clips
-from submission.runs.finished import open_finished
+from submission.runs.entry import open_entry
+from submission.runs.files import write_clips
 from system.experiments import run
 from system.experiments.summary import describe_data, report
 from system.features.build import Features, build_features
@@ -98,7 +98,7 @@ def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken:
     recipe["model"]["audio"] |= {"kind": "panns", "weights": "w/ResNet38.pth", "spec_augment": {"time_stripes": 2}}
     recipe["model"]["text"] = {"kind": "word_vectors", "vectors": "w/news.bin"}
     (folder / "resolved.json").write_text(json.dumps(recipe))
-    finished = open_finished(str(folder))
+    finished = open_entry(str(folder))
     trained = sum(result["parameters"]["trained"].values())
     assert sum(meta.count_parameters([finished])) == trained + 1500
     described = meta.describe([finished])

@@ -19,9 +19,8 @@ from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.editions import get_edition
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
-from submission.metrics.hubness import hubness_of
-from submission.metrics.scoring import summarise_matrix
-from submission.runs.finished import open_finished
+from submission.metrics.summary import summarise_matrix
+from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.ranking.base import Models, Pool, Ranker
 from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected
@@ -135,19 +134,6 @@ def matrix_of(values: np.ndarray) -> ScoreMatrix:
     return matrix_from_blocks(labels, [values.astype(np.float32)])
 
 
-def test_hubness_matches_hand_values() -> None:
-    """Twelve clips, two queries: ten are found twice, one by none; or one clip is found by all."""
-    values = np.tile(np.arange(12.0)[::-1], (2, 1))
-    found = hubness_of(matrix_of(values))
-    assert found is not None
-    skewness, never = found
-    counts = np.array([2] * 10 + [0] * 2)
-    assert never == pytest.approx(2 / 12)
-    assert skewness == pytest.approx(((counts - counts.mean()) ** 3).mean() / counts.std() ** 3)
-    assert hubness_of(matrix_of(np.eye(10))) is None
-    assert hubness_of(matrix_of(np.tile(np.arange(11.0), (11, 1)) * 0)) is not None
-
-
 def hub_recipe(manifest: Path, folder: Path, **changes: Any) -> Path:
     """A recipe that ranks evaluation with and without a correction."""
     content = tiny.recipe(manifest, folder, only=tiny.stage(epochs=2, steps_per_epoch=3))
@@ -180,7 +166,6 @@ def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen
     assert noted["bank queries"] > 10
     result = json.loads((run / "result.json").read_text())["rank"]
     assert result["corrected"]["checkpoint"].endswith(f"hub correction {noted['correction']}")
-    assert result["corrected"]["never_found"] >= 0
     assert (run / "submission/corrected.csv").exists()
     if noted["correction"] == "none":
         assert np.array_equal(plain.values, found.values)
@@ -311,9 +296,8 @@ def test_hubness_corrected_rank_entry_works_in_the_verbs_report_and_compare_and_
     assert said[1].startswith(f"{values[1].values['mAP@10']:.4f}")
     assert submission(["report", f"{run}:corrected", "--out", str(tmp_path / "page.html")]) == 0
     assert "hub correction" in (tmp_path / "page.html").read_text()
-    assert submission(["pack", f"{run}:corrected", "--template", str(tmp_path / "about.yaml")]) == 0
-    (member,) = open_finished(f"{run}:corrected").members
-    assert (member.stage, member.checkpoint) == ("only", "last")
+    (member,) = open_entry(f"{run}:corrected").members
+    assert (member["stage"], member["checkpoint"]) == ("only", "last")
     assert main(["runs", str(run.parent)]) == 0
     assert "damaged" not in capsys.readouterr().out
 
@@ -381,7 +365,7 @@ def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answ
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert set(result["blind"]) == {"blind", "blind_corrected"}
     for name, of_blind in (("corrected", "blind_corrected"), ("evaluation", "blind")):
-        found = open_finished(f"{tmp_path / 'run'}:{name}").blind_scores
+        found = open_entry(f"{tmp_path / 'run'}:{name}").blind_scores
         assert found == tmp_path / f"run/scores/{of_blind}.npy", "the scores that a package submits"
 
 

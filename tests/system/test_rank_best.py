@@ -8,8 +8,8 @@ import pytest
 from outcomes import refused
 
 from submission.__main__ import main as submission
+from submission.formats.pairs import read_pairs
 from submission.formats.score_matrix import read_scores
-from submission.formats.top_pairs import read_pairs
 from submission.ordering import ranked_columns
 from system.__main__ import main
 from system.models import retrieval
@@ -62,7 +62,7 @@ def test_csv_of_top_10_lists_written_by_rank_is_scored_and_converted(
     assert main([*ask, "--top", "10", "--out", str(out)]) == 0
     assert "120 queries x 10 best clips, of 24 clips" in capsys.readouterr().out
     assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
-    assert submission(["check", str(out), "--scores", str(tmp_path / "s.npy"), "--edition", "custom"]) == 0
+    assert submission(["check", str(out), "--truth", str(tmp_path / "s.npy"), "--edition", "custom"]) == 0
     written = tmp_path / "w.csv"
     assert submission(["write", str(tmp_path / "s.npy"), "--out", str(written), "--edition", "custom"]) == 0
     assert written.read_bytes() == out.read_bytes()

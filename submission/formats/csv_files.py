@@ -1,0 +1,169 @@
+"""CSV files of the challenge: ranked lists (2022 to 2024), and all scores (2025).
+
+`check_csv` finds every problem of either file. `write_csv` writes only files without problems.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_tools.files import writing
+from submission.editions import EDITIONS, Edition
+from submission.errors import SubmissionError
+from submission.formats.problems import Problem
+from submission.formats.score_matrix import Labels, ScoreMatrix
+from submission.formats.truth import Row, Truth, matrix_truth, parse_rows
+from submission.ordering import ranked_columns
+
+
+class Submission(NamedTuple):
+    """Content of a CSV. rows: Line number and cells, which begin with the query."""
+
+    header: list[str]
+    rows: list[Row]
+    problems: list[Problem]
+
+
+def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
+    """Write the CSV that an edition requires, like pandas' `to_csv(index=False)`.
+
+    Raises SubmissionError for a matrix that a CSV cannot represent.
+    """
+    if edition.output == "matrix":
+        header = [edition.query_column, *matrix.file_names]
+        _write_rows(path, edition, matrix, header, (scores.astype(str).tolist() for scores in matrix.values))
+        return
+    length = edition.for_pool(len(matrix.file_names)).ranking_length
+    if len(matrix.file_names) < length:
+        raise SubmissionError(f"{path}: a row of edition {edition.name} lists {length} clips; rank a larger pool")
+    write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
+
+
+def write_best(labels: ScoreMatrix | Labels, best: np.ndarray, path: Path, edition: Edition) -> None:
+    """Write a ranked CSV. best: (Q, ranking_length) columns of each query's best clips, best first."""
+    header = edition.for_pool(len(labels.file_names)).columns
+    _write_rows(path, edition, labels, header, ([labels.file_names[column] for column in row] for row in best))
+
+
+def _write_rows(
+    path: Path, edition: Edition, labels: ScoreMatrix | Labels, header: list[str], cells: Iterable[list[str]]
+) -> None:
+    if path.suffix != ".csv":
+        raise SubmissionError(f"{path}: edition {edition.name} needs a name ending in .csv")
+    truth, text = matrix_truth(labels), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([query, *row] for query, row in zip(labels.query_texts, cells, strict=True))
+    data = text.getvalue().encode()
+    _require_correct(path, check_csv(data, edition, truth))
+    with writing(path) as file:
+        file.write(data)
+
+
+def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Submission:
+    """Check a CSV against the rules of an edition and, if given, the queries and pool of a truth.
+
+    Stricter than the official 2022 script, which skips empty lines, uses the last row of a repeated query, and counts
+    a repeated file twice.
+    """
+    try:
+        (_, header), *rows = parse_rows(data) or [(1, [])]
+    except (UnicodeDecodeError, csv.Error) as error:
+        return Submission([], [], [Problem(None, "no CSV in UTF-8 with commas and double quotes", str(error))])
+    if problem := _header_problem(header, edition):
+        return Submission(header, [], [problem])
+    if not rows:
+        return Submission(header, [], [Problem(1, "no row follows the header")])
+    width = len(header)
+    wrong = [
+        Problem(line, f"a row needs {width} cells", f"found {len(row)}") for line, row in rows if len(row) != width
+    ]
+    rows = [(line, cells) for line, cells in rows if len(cells) == width]
+    if edition.output == "matrix":
+        problems = [*_name_problems(1, header[1:], truth, whole=True), *_score_problems(rows)]
+    else:
+        problems = [problem for line, cells in rows for problem in _name_problems(line, cells[1:], truth)]
+    return Submission(header, rows, [*wrong, *problems, *_query_problems(rows, truth)])
+
+
+def read_lists(path: Path, edition: Edition, truth: Truth) -> dict[str, list[str]]:
+    """Read a ranked CSV: the file names of each query, best first. Raises SubmissionError for a file with problems."""
+    found = _require_correct(path, check_csv(path.read_bytes(), edition, truth))
+    return {query: names for _, (query, *names) in found.rows}
+
+
+def read_matrix_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
+    """Read a CSV of all scores; texts and names are the ids. Raises SubmissionError for a file with problems."""
+    header, rows, _ = _require_correct(path, check_csv(path.read_bytes(), edition, truth))
+    queries, names = [cells[0] for _, cells in rows], header[1:]
+    relevant = [sorted(truth.relevant[query] or ()) or None for query in queries]
+    values = np.array([cells[1:] for _, cells in rows], dtype=np.float64).astype(np.float32)
+    return ScoreMatrix(values, queries, queries, names, names, relevant)
+
+
+def editions_of(path: Path) -> list[Edition]:
+    """Return the editions whose CSV has the header of this file."""
+    header = check_csv(path.read_bytes(), EDITIONS["2022"]).header
+    return [edition for edition in EDITIONS.values() if not _header_problem(header, edition)]
+
+
+def _require_correct(path: Path, found: Submission) -> Submission:
+    if found.problems:
+        raise SubmissionError(f"{path}: {found.problems[0]} (`check` lists all {len(found.problems)} problems)")
+    return found
+
+
+def _header_problem(header: list[str], edition: Edition) -> Problem | None:
+    ranked = edition.for_pool(len(header) - 1).columns
+    is_ranked = any(header == other.for_pool(len(header) - 1).columns for other in EDITIONS.values())
+    is_matrix = header[:1] == [edition.query_column] and len(header) > 1 and not is_ranked
+    if is_matrix if edition.output == "matrix" else header == ranked:
+        return None
+    if header[:1] == [""] or header[:1] == ["\ufeff" + edition.query_column]:
+        return Problem(1, "row numbers of pandas, or a byte order mark; write with index=False in UTF-8")
+    wanted = f"{edition.query_column},FILE,..." if edition.output == "matrix" else ",".join(ranked)
+    others = [other.name for other in EDITIONS.values() if header == other.for_pool(len(header) - 1).columns]
+    hint = f" (the header of {', '.join(others)})" if others else ""
+    return Problem(1, f"the header of edition {edition.name} is {wanted}", ",".join(header)[:80] + hint)
+
+
+def _query_problems(rows: list[Row], truth: Truth | None) -> Iterator[Problem]:
+    """Yield empty, repeated, unknown and missing queries."""
+    first: dict[str, int] = {}
+    for line, (query, *_) in rows:
+        if not query.strip():
+            yield Problem(line, "the query is empty")
+        elif first.setdefault(query, line) != line:
+            yield Problem(line, "the query is repeated", query)
+        elif truth and query not in truth.relevant:
+            yield Problem(line, "unknown query", query, truth.relevant)
+    for query in truth.relevant if truth else ():
+        if query not in first:
+            yield Problem(None, "no row for the query", query)
+
+
+def _score_problems(rows: list[Row]) -> Iterator[Problem]:
+    for line, (_, *cells) in rows:
+        try:
+            with np.errstate(over="ignore"):
+                finite = np.isfinite(np.array(cells, dtype=np.float64).astype(np.float32))
+        except ValueError:
+            finite = np.array([False])
+        if not finite.all():
+            yield Problem(line, "a score is not a finite number", cells[finite.argmin()] if len(finite) > 1 else "")
+
+
+def _name_problems(line: int, names: list[str], truth: Truth | None, whole: bool = False) -> Iterator[Problem]:
+    """Yield empty, repeated and, with a truth, unknown names; if `whole`, also missing names of the pool."""
+    if not all(name.strip() for name in names):
+        yield Problem(line, "a file name is empty")
+    yield from (Problem(line, "a file is listed twice", name) for name, times in Counter(names).items() if times > 1)
+    if truth:
+        yield from (Problem(line, "unknown file name", name, truth.pool) for name in names if name not in truth.pool)
+        missing = sorted(truth.pool.difference(names)) if whole else []
+        yield from (Problem(line, "no column for the file", name) for name in missing)

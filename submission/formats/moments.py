@@ -1,0 +1,214 @@
+"""Files of moments (2026): one line of JSON per query.
+
+Found:  {"qid": "a_1", "query": "A dog barks", "vid": "a", "pred_relevant_windows": [[12, 14, 0.9], [40, 47, 0.2]]}
+True:   {"qid": "a_1", "query": "A dog barks", "vid": "a", "duration": 60, "relevant_windows": [[12, 15]]}
+
+Times are seconds. Windows have scores during development; a submitted file has none. A blind list has no windows.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from data_tools.files import require_file, writing
+from submission.editions import MAX_SECONDS, Edition
+from submission.errors import SubmissionError
+from submission.formats.problems import Problem
+
+Seconds = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Window = list[float]
+Text = Annotated[str, Field(min_length=1)]
+_ALIASES = ConfigDict(populate_by_name=True)
+
+
+@dataclass(frozen=True, config=_ALIASES)
+class MomentQuery:
+    """A query with its true windows; None in a blind list. line: Line of the file. seconds: Length of the recording."""
+
+    line: int
+    qid: Text
+    query: str
+    vid: Text
+    seconds: Annotated[Seconds | None, Field(alias="duration")] = None
+    windows: Annotated[
+        list[Annotated[list[Seconds], Field(min_length=2, max_length=2)]] | None, Field(alias="relevant_windows")
+    ] = None
+
+
+@dataclass(frozen=True, config=_ALIASES)
+class Moments:
+    """The windows that a system found for a query, best first. line: Line of the file."""
+
+    line: int
+    qid: Text
+    query: str | None
+    vid: str | None
+    windows: Annotated[
+        list[Annotated[list[Seconds], Field(min_length=2, max_length=3)]],
+        Field(alias="pred_relevant_windows", min_length=1),
+    ]
+
+
+class MomentTruth(NamedTuple):
+    """Queries by id. name: Name of the file. notes: Unusual content, which is scored anyway."""
+
+    queries: Mapping[str, MomentQuery]
+    name: str
+    notes: list[Problem]
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether no query has true windows."""
+        return all(query.windows is None for query in self.queries.values())
+
+    def windows(self) -> dict[str, list[Window]]:
+        """Return the true windows of each query. Raises SubmissionError for a blind list."""
+        if self.is_blind:
+            raise SubmissionError(f"{self.name}: no true windows; only the organisers can score a blind list")
+        return {qid: query.windows or [] for qid, query in self.queries.items()}
+
+
+class Checked(NamedTuple):
+    """Content of a file. notes: Unusual content, which is scored anyway."""
+
+    answers: list[Moments]
+    problems: list[Problem]
+    notes: list[Problem]
+
+
+def read_moment_truth(path: Path, edition: Edition) -> MomentTruth:
+    """Read queries with true windows, or a blind list. Raises SubmissionError for a file with problems."""
+    require_file(path)
+    queries, problems = _parse(path.read_bytes(), MomentQuery)
+    _require_none(path, problems)
+    notes = [note for query in queries.values() for note in _oddities_of_truth(query)]
+    return MomentTruth(queries, path.name, notes)
+
+
+def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None) -> list[Moments]:
+    """Read found windows. Raises SubmissionError for a file with problems."""
+    require_file(path)
+    answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
+    _require_none(path, problems)
+    return answers
+
+
+def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = None) -> Checked:
+    """Check found windows and, with a truth, whether the file has all queries and no others.
+
+    Stricter than the official script of 2026, which accepts reversed windows and repeated queries.
+    """
+    answers, problems = _parse(data, Moments)
+    queries = truth.queries if truth else {}
+    for answer in answers.values():
+        problems += _window_problems(answer)
+        if truth and answer.qid not in queries:
+            problems.append(Problem(answer.line, "unknown query", answer.qid, queries))
+    if len({len(window) for answer in answers.values() for window in answer.windows}) > 1:
+        problems.append(Problem(None, "only some windows have scores; give all or none"))
+    problems += [Problem(None, "no line for the query", qid) for qid in queries if qid not in answers]
+    notes = [note for answer in answers.values() for note in _oddities(answer, edition, queries.get(answer.qid))]
+    return Checked(list(answers.values()), problems, notes)
+
+
+def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
+    """Return the found windows of each query id."""
+    return {answer.qid: answer.windows for answer in answers}
+
+
+def is_scored(answers: Sequence[Moments]) -> bool:
+    """Return whether the windows have scores."""
+    return bool(answers) and len(answers[0].windows[0]) == 3
+
+
+def write_scored_moments(path: Path, answers: Sequence[Moments]) -> None:
+    """Write all windows with their scores, for scoring."""
+    with writing(path) as file:
+        for answer in answers:
+            file.write(_line(answer, answer.windows))
+
+
+def write_moments(path: Path, answers: Sequence[Moments], edition: Edition) -> None:
+    """Write a file to submit: the best windows of each query without their scores, best first."""
+    lines = []
+    for answer in answers:
+        if answer.query is None or answer.vid is None:
+            raise SubmissionError(f"line {answer.line}: query or vid is missing, which a submission needs")
+        ranked = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
+        lines.append(_line(answer, [window[:2] for window in ranked[: edition.max_windows]]))
+    with writing(path) as file:
+        file.writelines(lines)
+
+
+def _line(answer: Moments, windows: list[Window]) -> bytes:
+    content = {"qid": answer.qid, "query": answer.query, "vid": answer.vid, "pred_relevant_windows": windows}
+    return json.dumps({k: v for k, v in content.items() if v is not None}, ensure_ascii=False).encode() + b"\n"
+
+
+Line = TypeVar("Line", MomentQuery, Moments)
+
+
+def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem]]:
+    """Parse JSON lines by query id; wrong lines and repeated queries become problems."""
+    adapter, found, problems = TypeAdapter(kind), dict[str, Line](), list[Problem]()
+    defaults: dict[str, Any] = {"query": None, "vid": None} if kind is Moments else {}
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            content = json.loads(line)
+            parsed = adapter.validate_python({**defaults, **content, "line": number})
+        except ValidationError as error:
+            problems += [_problem(number, dict(fault)) for fault in error.errors()[:3]]
+        except (ValueError, TypeError) as error:
+            problems.append(Problem(number, "no JSON object", str(error)))
+        else:
+            if found.setdefault(parsed.qid, parsed) is not parsed:
+                problems.append(Problem(number, "the query is repeated", parsed.qid))
+    if not found and not problems:
+        problems.append(Problem(None, "the file is empty"))
+    return found, problems
+
+
+def _problem(line: int, fault: dict[str, Any]) -> Problem:
+    key = ".".join(map(str, fault["loc"]))
+    return Problem(line, f"{fault['loc'][0]}: {fault['msg']}", "" if key == fault["loc"][0] else key)
+
+
+def _require_none(path: Path, problems: list[Problem]) -> None:
+    if problems:
+        raise SubmissionError(f"{path}: {problems[0]} (`check` lists all {len(problems)} problems)")
+
+
+def _window_problems(answer: Moments) -> Iterator[Problem]:
+    for window in answer.windows:
+        if window[1] < window[0]:
+            yield Problem(answer.line, "a window ends before it starts", str(window))
+
+
+def _oddities_of_truth(query: MomentQuery) -> Iterator[Problem]:
+    if query.windows == []:
+        yield Problem(query.line, "a query has no true window")
+    for start, end in query.windows or ():
+        if not 0 < end - start <= MAX_SECONDS:
+            yield Problem(query.line, "a true window is not counted", f"[{start:g}, {end:g}]")
+        elif start < 0 or (query.seconds is not None and end > query.seconds):
+            yield Problem(query.line, "a true window is outside the recording", f"[{start:g}, {end:g}]")
+
+
+def _oddities(answer: Moments, edition: Edition, query: MomentQuery | None) -> Iterator[Problem]:
+    """Yield unusual content of a line, which is scored anyway."""
+    end_of = query.seconds if query and query.seconds is not None else float("inf")
+    for window in answer.windows:
+        if window[0] == window[1] or window[0] < 0 or window[1] > end_of:
+            yield Problem(answer.line, "a window has no length, or is outside the recording", str(window))
+    if len(answer.windows) > edition.max_windows:
+        yield Problem(answer.line, f"more than the {edition.max_windows} windows that count")
+    if is_scored([answer]) and answer.windows != sorted(answer.windows, key=lambda window: -window[2]):
+        yield Problem(answer.line, "windows are not sorted by score: R1 uses the first, mAP the best score")
+    if answer.query is None or answer.vid is None:
+        yield Problem(answer.line, "query or vid is missing")
+    elif query and (answer.query, answer.vid) != (query.query, query.vid):
+        yield Problem(answer.line, "query or vid differs from the list")

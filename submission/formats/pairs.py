@@ -1,0 +1,53 @@
+"""Best clips of each query, for a judge: one JSON line per pair.
+
+{"query": "7", "text": "a dog barks", "clip": "clotho/3.wav", "path": "data/3.wav", "score": 0.41, "rank": 1}
+
+`query` and `clip` are ids in the score matrix. A judge adds the key `judge`: a number that is higher for better pairs,
+or null for a pair that it leaves out.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from data_tools.files import require_file, writing
+from submission.errors import SubmissionError
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A query and one of its best clips."""
+
+    query: str
+    text: str
+    clip: str
+    path: str
+    score: float
+    rank: int
+    judge: float | None = None
+
+
+_PAIR = TypeAdapter(Pair)
+
+
+def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
+    """Write pairs without the scores of a judge."""
+    with writing(path) as file:
+        file.writelines(_PAIR.dump_json(pair, exclude={"judge"}) + b"\n" for pair in pairs)
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read pairs, judged or not. Raises SubmissionError for a wrong or repeated pair."""
+    require_file(path)
+    pairs: dict[tuple[str, str], Pair] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            pair = _PAIR.validate_json(line, strict=True)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise SubmissionError(f"{path}: line {number}: {fault['loc']} {fault['msg']}") from None
+        if pairs.setdefault((pair.query, pair.clip), pair) is not pair:
+            raise SubmissionError(f"{path}: line {number}: this query and clip are repeated")
+    return list(pairs.values())

@@ -1,0 +1,94 @@
+"""Metrics of moments: R1@IoU and mAP of windows, in [0, 1].
+
+Windows are [start, end] or [start, end, score] in seconds. IoU: intersection of two windows divided by their union.
+Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail). Results are equal
+to the last bit, so that figures such as 43.125 are rounded in the same way.
+
+Differences from the official script:
+- Windows without scores, an IndexError there, are ranked in the order of the file.
+- A reversed window may have IoU 0 / 0 and then counts as right there. Here such files are refused by `check`.
+- True windows of equal IoU: there, numpy's unstable sort decides; here, the later one is matched.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from submission.editions import MAX_SECONDS
+
+THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+MAX_WINDOWS = 10  # per query that AP uses
+# Ranges of true windows in seconds: the lower limit is excluded, the upper one included. inferred: the first three are
+# those of Moment-DETR, which a comment in the scorer lists, but `long` has no upper limit; the others divide `short`.
+LENGTHS = {
+    "short": (0.0, 10.0),
+    "middle": (10.0, 30.0),
+    "long": (30.0, MAX_SECONDS),
+    "under 2 s": (0.0, 2.0),
+    "2 to 5 s": (2.0, 5.0),
+    "5 to 10 s": (5.0, 10.0),
+}
+
+Windows = Sequence[Sequence[float]]
+MomentScores = dict[str, dict[str, float]]  # by metric and query id
+
+
+def score_moments(
+    predictions: Mapping[str, Windows], truth: Mapping[str, Windows], lengths: tuple[float, float] = (0.0, MAX_SECONDS)
+) -> MomentScores:
+    """Return R1@0.5 ... R1@0.95 and mAP@0.5 ... mAP@0.95 of each query.
+
+    lengths: Only true windows longer than the first and at most as long as the second value count; queries without
+    such a window are left out. Windows that match others are wrong, so metrics of ranges do not average to the whole.
+
+    >>> score_moments({"a": [[0, 10]]}, {"a": [[0, 8], [20, 30]]})["mAP@0.75"]
+    {'a': 0.5}
+    """
+    low, high = lengths
+    scores: MomentScores = {f"{name}@{t:g}": {} for name in ("R1", "mAP") for t in THRESHOLDS}
+    for qid, windows in predictions.items():
+        true = np.array([window for window in truth[qid] if low < window[1] - window[0] <= high], dtype=float)
+        if not len(true):
+            continue
+        listed = np.array(windows[:MAX_WINDOWS], dtype=float)
+        first = iou_over_hull(listed[0], true[ious(listed[:1], true).argmax()])
+        if listed.shape[1] == 3:
+            listed = listed[np.argsort(-listed[:, 2], kind="stable")]
+        table = ious(listed, true)
+        for threshold in THRESHOLDS:
+            scores[f"R1@{threshold:g}"][qid] = float(first >= threshold)
+            scores[f"mAP@{threshold:g}"][qid] = average_precision(hits(table, threshold), len(true))
+    return scores
+
+
+def ious(windows: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return the IoU of W windows and G true windows, (W, G)."""
+    shared = np.minimum(windows[:, None, 1], true[:, 1]) - np.maximum(windows[:, None, 0], true[:, 0])
+    shared = np.maximum(shared, 0)
+    union = (windows[:, 1] - windows[:, 0])[:, None] + (true[:, 1] - true[:, 0]) - shared
+    return np.asarray(shared / union)
+
+
+def iou_over_hull(window: np.ndarray, true: np.ndarray) -> float:
+    """Return the IoU of overlapping windows by their hull, as the script does for R1; the last bit may differ."""
+    shared = max(0.0, min(window[1], true[1]) - max(window[0], true[0]))
+    return float(shared / (max(window[1], true[1]) - min(window[0], true[0])))
+
+
+def hits(table: np.ndarray, threshold: float) -> np.ndarray:
+    """Return whether each window, best first, matches a free true window by an IoU of at least `threshold`, (W,)."""
+    table, found = table.copy(), np.zeros(len(table), dtype=bool)
+    for rank, row in enumerate(table):
+        best = len(row) - 1 - row[::-1].argmax()  # the later one of equal true windows
+        if row[best] >= threshold:
+            found[rank], table[:, best] = True, -1.0
+    return found
+
+
+def average_precision(found: np.ndarray, n_true: int) -> float:
+    """Return AP: the sum of the best precision at or after each right window, divided by the number of true windows."""
+    n_found = found.cumsum()
+    precision = np.maximum.accumulate((n_found / np.arange(1, len(found) + 1))[::-1])[::-1]
+    steps = np.diff(n_found / n_true, prepend=0.0)[found]
+    missed = [0.0] if n_found[-1] < n_true else []  # the script adds this term, which decides how numpy sums
+    return float(np.sum([*(steps * precision[found]), *missed]))

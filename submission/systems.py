@@ -1,0 +1,140 @@
+"""Systems that are named on the command line, and the truth that they are scored by.
+
+A system is a CSV of an edition, windows of moments (.jsonl), a score matrix (.npy), or a finished run, RUN or
+RUN:ENTRY.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from data_tools.files import require_file
+from submission.editions import MOMENTS, Edition, get_any_edition
+from submission.errors import SubmissionError
+from submission.formats.csv_files import editions_of, read_matrix_csv
+from submission.formats.moments import MomentTruth, read_moment_truth
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_set, read_captions
+from submission.metrics.summary import (
+    Summary,
+    ranks_from_audio,
+    ranks_in_csv,
+    ranks_in_matrix,
+    summarise,
+    summarise_audio_to_text,
+    summarise_moments_file,
+    with_annotations,
+)
+from submission.runs.entry import is_run, open_entry
+
+AnyTruth = Truth | MomentTruth
+
+
+def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> AnyTruth | None:
+    """Read what a file is compared with.
+
+    Args:
+        truth: Captions (.csv), a score matrix (.npy), or true windows (.jsonl).
+        queries: Queries of a blind set, as .csv or, for moments, .jsonl.
+        audio: Folder of the blind set's audio.
+    """
+    path = truth or queries
+    if truth and queries:
+        raise SubmissionError("--truth and --queries: give one of them")
+    if path is None:
+        return None
+    require_file(path)
+    if path.suffix == ".jsonl":
+        return read_moment_truth(path, next(iter(MOMENTS.values())))
+    if queries:
+        if audio is None:
+            raise SubmissionError("--audio: missing; a blind set needs its folder")
+        return read_blind_set(queries, audio)
+    return matrix_truth(read_scores(path)) if path.suffix == ".npy" else read_captions(path)
+
+
+def scores_file(name: str) -> Path:
+    """Return the file of a score matrix, or of windows; that of a run's entry for RUN."""
+    return open_entry(name).scores if is_run(name) else Path(name)
+
+
+def possible_editions(name: str) -> list[Edition]:
+    """Return the editions that a system may be of."""
+    path = scores_file(name)
+    if path.suffix == ".jsonl":
+        return list(MOMENTS.values())
+    if path.suffix == ".npy":
+        return [get_any_edition(edition) for edition in edition_names(read_scores(path))]
+    require_file(path)
+    return editions_of(path)
+
+
+def edition_names(matrix: ScoreMatrix) -> set[str]:
+    """Return the edition in the facts of a score matrix, or in those of all blended ones; empty if it is not known."""
+    if isinstance(edition := matrix.facts.get("edition"), str):
+        return {edition}
+    of = matrix.facts.get("of")
+    found = {part.get("edition") for part in of.values()} if isinstance(of, dict) else set()
+    return set() if None in found or len(found) > 1 else found
+
+
+def common_edition(option: str | None, names: Iterable[str]) -> Edition:
+    """Return the edition of --edition or, without it, the latest that all systems may be of."""
+    if option:
+        return get_any_edition(option)
+    possible = [possible_editions(name) for name in names]
+    shared = [edition for edition in possible[0] if all(edition in others for others in possible)] if possible else []
+    if not shared:
+        raise SubmissionError("no edition that all files have in common is known; add --edition YEAR")
+    return shared[-1]
+
+
+def read_summaries(
+    names: Sequence[str],
+    option: str | None = None,
+    truth: Path | None = None,
+    annotations: Path | None = None,
+    from_audio: bool = False,
+) -> list[Summary]:
+    """Return the metrics of systems by the rules of one edition.
+
+    Args:
+        option: Value of --edition.
+        truth: For CSVs and windows: captions or true windows.
+        annotations: Score only these queries, with several relevant clips each.
+        from_audio: Rank captions for clips.
+    """
+    edition = common_edition(option, names)
+    if edition.output == "windows":
+        return [_summarise_windows(name, edition, truth) for name in names]
+    return [_summarise_clips(name, edition, truth, annotations, from_audio) for name in names]
+
+
+def _summarise_windows(name: str, edition: Edition, truth: Path | None) -> Summary:
+    path = scores_file(name)
+    known = open_entry(name).truth if is_run(name) else read_truth(truth, None, None)
+    if path.suffix != ".jsonl" or not isinstance(known, MomentTruth):
+        raise SubmissionError(f"{name}: no windows, or no true ones; give .jsonl and --truth FILE.jsonl")
+    return summarise_moments_file(path, known, edition)
+
+
+def _summarise_clips(
+    name: str, edition: Edition, truth: Path | None, annotations: Path | None, from_audio: bool
+) -> Summary:
+    path = scores_file(name)
+    matrix = read_scores(path) if path.suffix == ".npy" else None
+    figures = get_any_edition("2025") if annotations else edition
+    if matrix is None:
+        known = read_truth(truth, None, None)
+        if path.suffix == ".jsonl" or not isinstance(known, Truth):
+            raise SubmissionError(f"{name}: captions are needed for a CSV; add --truth FILE.csv")
+        several = read_annotations(annotations, known) if annotations else None
+        if edition.output == "ranked":
+            if from_audio:
+                raise SubmissionError(f"{name}: ranks only clips; give its score matrix to rank captions")
+            return summarise(ranks_in_csv(path, known, edition, several), figures.metrics, figures.metric)
+        matrix = read_matrix_csv(path, edition, known)
+    if annotations:
+        matrix = with_annotations(matrix, read_annotations(annotations, matrix_truth(matrix)))
+    if from_audio:
+        return summarise_audio_to_text(ranks_from_audio(matrix))
+    return summarise(ranks_in_matrix(matrix), figures.metrics, figures.metric)
