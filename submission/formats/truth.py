@@ -10,6 +10,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mode
 
 from data_tools.files import require_folder
 from data_tools.names import audio_tree
@@ -119,7 +120,10 @@ def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     names = [clips and frozenset(name_of[clip] for clip in clips) for clips in matrix.relevant]
     relevant = dict(zip(matrix.query_texts, (each or None for each in names), strict=True))
-    pool = frozenset(matrix.file_names)
-    if len(relevant) < len(matrix.query_texts) or len(pool) < len(matrix.file_names):
-        raise SubmissionError("two queries have the same text, or two clips the same name; a CSV needs unique ones")
-    return Truth(relevant, pool)
+    for what, texts in (
+        ("queries have the same text", matrix.query_texts),
+        ("clips have the same file name", matrix.file_names),
+    ):
+        if len(set(texts)) < len(texts):
+            raise SubmissionError(f"two {what} {mode(texts)!r}, which a CSV cannot tell apart")
+    return Truth(relevant, frozenset(matrix.file_names))

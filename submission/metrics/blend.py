@@ -104,4 +104,6 @@ def require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
     for name, part in others:
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, field) != getattr(first, field):
-                raise SubmissionError(f"{name} and {first_name} have different {field.replace('_', ' ')}, or an order")
+                raise SubmissionError(
+                    f"{name} and {first_name} have different {field.replace('_', ' ')}, or in another order"
+                )

@@ -35,7 +35,7 @@ def test_rank_scores_a_blind_folder_and_writes_its_csv(
     assert matrix.facts["checkpoint"].startswith("finetune epoch")
     assert matrix.facts["from"] == unbroken.name
     assert submission(["write", str(out), "--out", str(tmp_path / "blind.csv")]) == 0
-    assert submission(["check", str(tmp_path / "blind.csv"), "--scores", str(out)]) == 0
+    assert submission(["check", str(tmp_path / "blind.csv"), "--truth", str(out)]) == 0
     assert len((tmp_path / "blind.csv").read_text().splitlines()) == 4
     capsys.readouterr()
     assert submission(["score", str(out)]) == 1
