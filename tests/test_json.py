@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_tools.scenes.ceiling import LABEL_COLUMNS
 from desk import make_desk
 from jsonschema import Draft202012Validator
 from schemas import REPORTS, published, schema
 
-from data_tools.scenes.ceiling import LABEL_COLUMNS
 from data_tools.tables import write_table
 from system.recipe.load import read_document
 

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data_tools.documents.json_text import read_json
 from submission.editions import Edition, get_any_edition
 from submission.errors import SubmissionError
 from submission.formats.moments import Moments, MomentTruth, read_moment_truth, read_moments
@@ -143,7 +142,7 @@ def open_entry(text: str) -> Entry:
         if not (folder / needed).is_file():
             raise SubmissionError(f"{folder} is not a finished run, because {needed} is missing; {finish_hint(folder)}")
     result = read_result(folder)
-    recipe = read_json(folder / "resolved.json", "make the run again")
+    recipe = read_json(folder / "resolved.json")
     known = [*result.rank, *result.moments]
     if entry in result.blind or (entry and entry not in known) or not known:
         raise SubmissionError(f"{folder}: no entry {entry!r} with metrics; choose one of {', '.join(known) or 'none'}")

@@ -6,8 +6,9 @@ Read the files of a run, and describe how to repair damaged ones.
 import shlex
 from pathlib import Path
 
-from data_tools.documents.json_text import read_json, read_json_lines, read_shaped, require_shape
+from data_tools.documents.strict import read_shaped, require_shape
 from data_tools.errors import DataError
+from data_tools.files import parse_json, read_json, require_file
 from data_tools.locks import is_locked
 from submission.runs.record import FORMAT, EpochLine, Provenance, RunResult
 
@@ -16,7 +17,7 @@ def read_result(folder: Path) -> RunResult:
     """Read result.json of a run. Raises DataError for a missing or damaged file, or a file of a later release."""
     path = folder / "result.json"
     hint = repair_hint(folder, path)
-    content = read_json(path, hint)
+    content = read_json(path)
     written = content.get("format") if isinstance(content, dict) else None
     if isinstance(written, int) and written > FORMAT:
         raise DataError(
@@ -38,8 +39,12 @@ def read_metrics(path: Path, hint: str) -> list[EpochLine]:
     hint: End of an error message, with the repair. A last line without a line end is skipped, because a killed process
     may have left it. Raises DataError, with the line, for a missing or damaged file.
     """
-    lines = read_json_lines(path, hint, unfinished=True)
-    return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]
+    require_file(path, hint)
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [
+        require_shape(parse_json(line, f"{path}, line {number}"), EpochLine, f"{path}, line {number},", hint)
+        for number, line in enumerate(lines, 1)
+    ]
 
 
 def repair_hint(folder: Path, *damaged: Path) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_tools.documents.json_text import read_json
 from pydantic import Field
 
-from data_tools.documents.json_text import read_json
 from data_tools.errors import DataError
 from data_tools.locks import is_locked
 from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
