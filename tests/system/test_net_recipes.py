@@ -1,14 +1,17 @@
 """Recipes with one planted mistake each are refused with the key and the line; all shipped recipes load."""
 
+import json
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from system.__main__ import main
 from system.recipe.load import load_recipe
+from system.training.schedule import learning_rates
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 200))]
@@ -127,3 +130,28 @@ def test_published_system_has_its_frames_parameters_and_updates(
         "parameters": [number(one) for one in re.findall(r"(?<=[ ])[\d,]*\d(?=[,; ]|$)", parameters[1])],
         "stages": [(number(many), number(size)) for many, size in re.findall(r"([\d,]+) updates of ([\d,]+) ", plan)],
     } == SEEDS_MEAN[name]
+
+
+# Per stage: its losses, its steps in an epoch, and the rate of each part at the first, the middle and the last step.
+# Two recipes of moments have as many steps as their data, here 100.
+STORED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "net_recipes.json").read_text())
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_published_system_has_its_losses_and_learning_rates(name: str) -> None:
+    """The validation loss never improves, so that rates of plateaus fall."""
+    recipe = load_recipe(ROOT / f"recipes/{name}.yaml").recipe
+    assert list(recipe.stages) == list(STORED[name])
+    for stage_name, expected in STORED[name].items():
+        stage = recipe.stages[stage_name]
+        losses = [one.model_dump() for one in stage.losses]
+        assert losses == [one | expected_one for one, expected_one in zip(losses, expected["losses"], strict=True)]
+        bases = {"rest": stage.optimizer.lr, **stage.optimizer.lr_by_part}
+        steps = stage.epochs * expected["steps"]
+        found: dict[str, list[float]] = {part: [] for part in bases}
+        for step in (0, steps // 2, steps - 1):
+            history = [{"loss": 1.0}] * (step // expected["steps"])
+            rates = learning_rates(stage, list(bases.values()), step, expected["steps"], history)
+            for part, rate in zip(bases, rates, strict=True):
+                found[part].append(rate)
+        assert found == {part: pytest.approx(rates, rel=1e-6) for part, rates in expected["rates"].items()}
