@@ -1,5 +1,6 @@
 """Recipes with one planted mistake each are refused with the key and the line; all shipped recipes load."""
 
+import functools
 import json
 import random
 import re
@@ -14,8 +15,9 @@ from system.recipe.load import load_recipe
 from system.training.schedule import learning_rates
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 200))]
 KEY = re.compile(r"( *)([a-z_]+):( +)([^#\n]*?)( *(?:#.*)?)")
+NUMBER = re.compile(r"\b([a-z_]+): (\d[\d.e+-]*)(?=[,}\s]|$)")
+REFERENCE = re.compile(r"\b(data|stage|metric|of|corpus|checkpoint|validation|bank|fit): \[?([\w@.]+)")
 # Keys whose values are names of the recipe's own parts, or that may be left out without a mistake elsewhere.
 KEYS = (
     *(
@@ -33,6 +35,7 @@ KEYS = (
 )
 
 
+@functools.cache
 def recipes() -> list[Path]:
     found = sorted((ROOT / "recipes").rglob("*.yaml"))
     return [
@@ -66,18 +69,40 @@ def planted(seed: int) -> tuple[Path, int, str, str]:
     return path, number + 1, key, f"{indent}{key}:{blanks}{value}\n{indent}{key}:{blanks}{value}{rest}"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_planted_mistake_is_refused_with_its_key_and_line(
-    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, number, key, text = planted(seed)
+def planted_in_place(seed: int) -> tuple[Path, int, str, str]:
+    """The same, of a number below its range or a name that nothing has, also inside of braces."""
+    draw = random.Random(seed)
+    pattern, wrong = draw.choice(((NUMBER, "-1"), (REFERENCE, "nowhere")))
+    path = draw.choice(recipes())
+    lines = enumerate(path.read_text().splitlines(), 1)
+    found = [(number, line, match) for number, line in lines for match in pattern.finditer(line.split("#")[0])]
+    number, line, match = draw.choice(found)
+    return path, number, match[1], line[: match.start(2)] + wrong + line[match.end(2) :]
+
+
+def require_refused(mistake: tuple[Path, int, str, str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, number, key, text = mistake
     lines = path.read_text().splitlines()
     lines[number - 1 - text.count("\n")] = text
-    (tmp_path / "mine.yaml").write_text("\n".join(lines) + "\n")
-    assert main(["check", str(tmp_path / "mine.yaml")]) == 1
+    (folder / "mine.yaml").write_text("\n".join(lines) + "\n")
+    assert main(["check", str(folder / "mine.yaml")]) == 1
     error = capsys.readouterr().err
     assert f"mine.yaml:{number}" in error, path
     assert key in error, path
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_planted_mistake_is_refused_with_its_key_and_line(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_refused(planted(seed), tmp_path, capsys)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_number_out_of_range_and_name_of_nothing_are_refused_with_key_and_line(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_refused(planted_in_place(seed), tmp_path, capsys)
 
 
 @pytest.mark.parametrize("path", recipes(), ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
