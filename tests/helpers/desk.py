@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import shlex
 import shutil
-from dataclasses import asdict
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tiny
 import yaml
 
@@ -118,7 +121,7 @@ def _broken_studies(folder: Path) -> None:
 
 def _broken_manifests(folder: Path, clips: list[Clip]) -> None:
     (folder / "broken").mkdir()
-    line = asdict(clips[0])
+    line = clips[0].model_dump()
     for name, changes in (
         ("no_id", {"id": None}),
         ("number", {"id": 5}),
@@ -141,3 +144,37 @@ def contents(folder: Path) -> dict[str, str]:
         path.relative_to(folder).as_posix(): "" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
     }
+
+
+@pytest.fixture(scope="module")
+def original(world: Path, tmp_path_factory: pytest.TempPathFactory, unbroken: Path) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "desk"
+    folder.mkdir()
+    make_desk(folder, world, unbroken)
+    return folder
+
+
+@pytest.fixture
+def desk(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the folder as the current one; it must be unchanged at the end."""
+    shutil.copytree(original, tmp_path / "desk")
+    monkeypatch.chdir(tmp_path / "desk")
+    for variable in ("FREESOUND_API_KEY", "FREESOUND_API"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = contents(tmp_path / "desk")
+    yield tmp_path / "desk"
+    assert contents(tmp_path / "desk") == before
+
+
+def refusal(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of a command that must fail with status 1, or 2 for arguments that do not fit the verb."""
+    capsys.readouterr()
+    status = import_module(f"{floor}.__main__").main(shlex.split(line))
+    output, errors = capsys.readouterr()
+    assert status in (1, 2)
+    assert "Traceback" not in errors
+    found = [text for text in errors.splitlines() if "error: " in text]
+    assert len(found) == 1, errors
+    assert len(found[0]) < 400, "a sentence can be read at a glance"
+    return found[0] if "listed above" not in found[0] else output
