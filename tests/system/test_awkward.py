@@ -291,28 +291,6 @@ def test_hours_of_a_manifest_used_by_two_sources_are_counted_once_in_the_estimat
 # --- settings and trackers ---------------------------------------------------------------------------------------
 
 
-def test_wrong_value_in_the_option_named_set_is_reported_by_key_without_a_line_number(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, finetune=tiny.stage()))
-    assert (
-        main(["check", str(path), "--set", "stages.finetune.optimizer={kind: adamw, lr: fast, weight_decay: 0}"]) == 1
-    )
-    assert "error: --set stages.finetune.optimizer.lr: " in capsys.readouterr().err
-
-
-def test_grad_cache_chunk_equal_to_the_batch_size_is_refused(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(grad_cache_chunk=8)))
-    assert main(["check", str(path)]) == 1
-    assert (
-        "grad_cache_chunk: grad_cache_chunk must be null, or less than batch_size, which is 8"
-        in capsys.readouterr().err
-    )
-    assert main(["check", str(path), "--set", "stages.only.grad_cache_chunk=7"]) == 0
-
-
 def test_teacher_with_another_vocabulary_stores_caption_embeddings_in_another_bank(
     unbroken: Path, tmp_path: Path
 ) -> None:

@@ -214,61 +214,6 @@ def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFi
     assert "R1@0.7" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"stages.only.losses.0": tiny.stage()["losses"][0]}, "ranking is no loss for moments"),
-        ({"stages.only.monitor.metrics": ["mAP@10"]}, "unit moment has no metric mAP@10"),
-        ({"stages.only.unit": "pair"}, "two_state is a loss for moments; set unit: moment"),
-        ({"data.train.moments": None}, "data source train has no moments"),
-        ({"stages.only.train.short_moments": 3}, "must be 2 or less, not 3"),
-        (
-            {"stages.only.unit": "pair", "stages.only.train.short_moments": 1},
-            "stages.only.train.short_moments: short_moments only works with unit moment, not pair; leave it out",
-        ),
-        ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
-        ({"rank.posterior.edition": 2025}, "edition 2025 is not known; known editions: 2026"),
-        (
-            {"stages.only.unit": "pair", "stages.only.monitor.windows": "overlap"},
-            "stages.only.monitor.windows: unit pair finds no windows; leave out windows",
-        ),
-        (
-            {"stages.only.monitor.metrics": ["loss"], "stages.only.monitor.decoding": {"round_to": 1}},
-            "stages.only.monitor.decoding: no metric in monitor.metrics needs windows; leave out decoding",
-        ),
-        ({"stages.only.monitor.windows": "threshold"}, "stages.only.monitor.windows: .*overlap.*posterior.*thresholds"),
-        ({"stages.only.captions_per_clip": 2}, "only works with unit clip, since a moment has one caption"),
-        (
-            {"stages.only.augment": {"edits": {"probability": 0.5, "rate": 0.1, "synonyms": None}}},
-            "stages.only.augment: augmentation changes clips and captions, but not moments; set augment to null",
-        ),
-        ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit models to another split"),
-        (
-            {"rank.posterior.stage": None, "rank.posterior.checkpoint": None},
-            "rank.posterior.stage: stage is null, but model.audio has layers that must be trained; name a stage",
-        ),
-    ],
-)
-def test_incompatible_moment_settings_are_refused(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
-) -> None:
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path))
-    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-    assert main(["check", str(path), *sets]) != 0
-    assert re.search(said, capsys.readouterr().err)
-
-
-def test_moments_entry_for_a_cosine_model_is_refused_and_suggests_the_verb_rank(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made, moments = tiny.recipe(manifest, tmp_path), str(manifest.parent / "moments.jsonl")
-    made["data"]["evaluation"]["moments"] = moments
-    made["rank"] = {"when": tiny_moments.recipe(manifest, tmp_path)["rank"]["posterior"] | {"stage": "pretrain"}}
-    path = tiny.write_recipe(tmp_path / "r.yaml", made)
-    assert main(["check", str(path)]) == 1
-    assert "find" in capsys.readouterr().err
-
-
 def test_moment_ranking_errors_are_reported_before_training(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

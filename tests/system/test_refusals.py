@@ -127,6 +127,11 @@ CLIPS = [
     ("stages.only.batch_size.x=4", "keys"),
     ("stages.only.losses.7.margin=1", "losses"),
     ("stages={scores: {}}", "name"),
+    ("stage.only.batch_size=4", "stages"),
+    ("stages.only.optimiser.lr=1", "optimizer"),
+    ("stages.only.grad_cache_chunk.x=4", "null"),
+    ("rank.evaluation.x.y=1", "rank.evaluation"),
+    ("seed", "key=value"),
     ("rank={", "YAML"),
     ("seed=yes", "whole"),
     ('banks="a\\0b"', "null"),
@@ -147,12 +152,23 @@ CLIPS = [
     ("model.audio.dropout=1.5", "below"),
     ("model.audio.experts.logmel.kind=logmell", "logmel"),
     ("model.audio.experts.logmel.kind=yamnet", "bands"),
+    ("model.text.heads=5", "multiple"),
+    ("model.score.kind=cosin", "cosine"),
     ("data.train.split=[evaluation]", "split"),
+    ("stages.only.monitor.data=[validation, validation]", "twice"),
+    ("rank.evaluation={kind: teachers, data: evaluation, of: [nobody], edition: 2022, csv: false}", "nobody"),
     ("rank.evaluation.data=tset", "tset"),
     ("rank.evaluation.checkpoint=R@5", "R@5"),
     ("rank.evaluation.edition=1999", "1999"),
     ("rank.mean={kind: mean, of: [evaluation], edition: 2022, csv: true}", "2"),
     ("rank.mean={kind: mean, of: [evaluation, other], edition: 2022, csv: true}", "other"),
+]
+RELAXED = [
+    ("relevance=null", "relevance"),
+    ("relevance.corpus=[nowhere]", "nowhere"),
+    ("relevance.corpus=[evaluation]", "test"),
+    ("relevance.relax.1.percentile=60", "percentile"),
+    ("relevance.relax.0.factor=1.5", "1"),
 ]
 MOMENTS = [
     ("stages.only.losses.0=" + json.dumps(tiny.stage()["losses"][0]), "moments"),
@@ -169,13 +185,26 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("base", "change", "word"), [*(("clips", *row) for row in CLIPS), *(("moments", *row) for row in MOMENTS)]
-)
+def relaxed(world: Path, folder: Path) -> dict[str, Any]:
+    return tiny.recipe(world, folder, only=tiny.stage(losses=tiny.RELAXED)) | {"relevance": tiny.relevance()}
+
+
+BASES: list[tuple[Callable[..., dict[str, Any]], list[tuple[str, str]]]] = [
+    (tiny.recipe, CLIPS),
+    (relaxed, RELAXED),
+    (tiny_moments.recipe, MOMENTS),
+]
+
+
+@pytest.mark.parametrize(("make", "change", "word"), [(make, *row) for make, rows in BASES for row in rows])
 def test_setting_that_does_not_fit_is_refused_with_its_key(
-    base: str, change: str, word: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Callable[..., dict[str, Any]],
+    change: str,
+    word: str,
+    world: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    make = tiny.recipe if base == "clips" else tiny_moments.recipe
     path = tiny.write_recipe(tmp_path / "r.yaml", make(world, tmp_path))
     assert main(["check", str(path), "--set", change]) == 1
     said = capsys.readouterr().err

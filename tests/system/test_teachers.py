@@ -365,24 +365,6 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(
     assert "cell first: {student} does not name an earlier cell" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
-        ({"of": ["nobody"]}, "rank.evaluation.of.0: the recipe has no teacher 'nobody'; its teachers: self"),
-        ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' occurs twice; name it once"),
-        ({"of": []}, "rank.evaluation.of: must have 1 or more entries, but has 0"),
-    ],
-)
-def test_invalid_teachers_of_a_rank_entry_are_refused(
-    world: Path, tmp_path: Path, entry: dict[str, Any], said: str
-) -> None:
-    recipe = student(world, tmp_path, SELF)
-    recipe["rank"]["evaluation"] = {"kind": "teachers", "data": "evaluation", "edition": 2022, "csv": False} | entry
-    with pytest.raises(RecipeError) as found:
-        load_recipe(write(recipe, tmp_path / "r.yaml"))
-    assert said in str(found.value)
-
-
 def test_teacher_from_an_embeddings_file_gives_the_results_of_its_model(
     distilled: Path, world: Path, tmp_path: Path
 ) -> None:
