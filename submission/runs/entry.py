@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from data_tools.files import read_json
 from submission.editions import Edition, get_any_edition
 from submission.errors import SubmissionError
 from submission.formats.moments import Moments, MomentTruth, read_moment_truth, read_moments

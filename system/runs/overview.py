@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_tools.documents.json_text import read_json
 from pydantic import Field
 
 from data_tools.errors import DataError
+from data_tools.files import read_json
 from data_tools.locks import is_locked
 from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
@@ -71,7 +71,7 @@ def overview(folder: Path) -> RunOverview:
 
 def _read_overview(folder: Path) -> RunOverview:
     """Read the files in the folder of a run and return a summary. Raises DataError for damaged files."""
-    recipe = read_json(folder / "resolved.json", repair_hint(folder, folder / "resolved.json"))
+    recipe = read_json(folder / "resolved.json")
     metrics = folder / "metrics.jsonl"
     epochs = read_metrics(metrics, repair_hint(folder, metrics)) if metrics.exists() else []
     result = read_result(folder) if (folder / "result.json").exists() else None

@@ -362,36 +362,6 @@ def test_clip_embedding_is_the_same_alone_and_in_a_batch(settings: EfficientAT |
         assert settings.trained_parts[name] == any(one.requires_grad for one in part.parameters())
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            AtstSettings.model_validate(atst_settings(segment_seconds=10.1)),
-            "segment_seconds: ATST-Frame needs segments of 0.04 to 10.0 s, not 10.1 s; change segment_seconds",
-        ),
-        (
-            EfficientAT.model_validate(mobile_settings(segment_seconds=0.2, hop_seconds=0.1)),
-            "segment_seconds: EfficientAT mn04 needs segments of 0.32 to 600.0 s, not 0.2 s; change segment_seconds",
-        ),
-        (
-            EfficientAT.model_validate(mobile_settings(max_seconds=1.5)),
-            "max_seconds: max_seconds must be at least segment_seconds, 2, so that a training clip fills a segment",
-        ),
-    ],
-)
-def test_efficientat_and_atst_segment_lengths_out_of_range_are_reported(
-    settings: EfficientAT | AtstSettings, said: str
-) -> None:
-    assert [f"{key}: {text}" for key, text in settings.setting_errors(8)] == [said]
-
-
-def test_missing_efficientat_and_atst_checkpoints_are_reported_with_their_address() -> None:
-    ((_, said),) = EfficientAT.model_validate(mobile_settings(network="mn40", weights="x/mn40.pt")).missing_files()
-    assert "EfficientAT/releases/download/v0.0.1/mn40_as_ext_mAP_487.pt" in said
-    ((_, said),) = AtstSettings.model_validate(atst_settings(weights="x/atst.ckpt")).missing_files()
-    assert "github.com/Audio-WestlakeU/audiossl" in said
-
-
 def test_efficientat_refuses_the_checkpoint_of_another_network(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     torch.save(mobile("mn04").state_dict(), path)

@@ -35,33 +35,6 @@ def test_unknown_keys_beyond_200_are_only_counted(world: Path, tmp_path: Path) -
     assert max(map(len, found)) < 250
 
 
-@pytest.mark.parametrize("change", ["stages.²=1", "stages.only.losses.٣=1", f"stages.only.losses.{'9' * 5000}=1"])
-def test_non_ascii_digits_and_huge_positions_in_a_set_option_are_refused(
-    world: Path, tmp_path: Path, change: str
-) -> None:
-    assert problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), change)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("model.text.dim", "1000000000"),
-        ("model.text.ffn_dim", "65537"),
-        ("model.audio.width", "1000000000"),
-        ("model.audio.layers", "1001"),
-        ("model.audio.max_positions", "1000000000"),
-        ("stages.only.epochs", "1" + "0" * 400),
-        ("stages.only.epochs", "1000001"),
-        ("stages.only.batch_size", "10000000"),
-        ("stages.only.steps_per_epoch", "10000000"),
-    ],
-)
-def test_recipe_sizes_beyond_any_machine_are_refused(world: Path, tmp_path: Path, key: str, value: str) -> None:
-    found = problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), f"{key}={value}")
-    assert any(" or less, not" in problem or "the number has" in problem for problem in found)
-    assert max(map(len, found)) < 400
-
-
 @pytest.mark.slow
 def test_check_refuses_models_larger_than_any_memory(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -328,21 +328,6 @@ def test_mixing_with_stored_frames_or_teachers_is_refused(
     assert main(["check", str(tiny.write_recipe(tmp_path / "taught.yaml", content))]) == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"low_db": 6}, "augment.mix.low_db: low_db is greater than high_db, 5; exchange the two values"),
-        ({"joined_by": None}, "augment.mix.joined_by: set either joined_by or merged"),
-        ({"merged": "m.csv"}, "augment.mix.joined_by: set either joined_by or merged"),
-        ({"high_db": 61}, "augment.mix.high_db: must be 60 or less, not 61"),
-    ],
-)
-def test_invalid_mix_settings_are_refused(
-    world: Path, tmp_path: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said in refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX | changes}))
-
-
 def test_clip_with_broken_audio_is_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -137,25 +137,6 @@ def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> 
     assert [group["lr"] for group in groups] == [0.001, 1e-4, 1e-5]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"lr_by_part": {"sound": 1e-5}}, r"r\.yaml:[0-9]+: stages\.only\.optimizer\.lr_by_part\.sound: the model has "
-         "no part 'sound'; its parts: audio, logmel, text"),
-        ({"lr_by_part": {"audio": 1e-5, "logmel": 1e-5}}, "logmel is a part of audio, which is named too"),
-        ({"lr_by_part": {"text": 2}}, "lr_by_part.text: must be 1 or less, not 2"),
-        ({"frozen_start": {"text": 0}}, "frozen_start.text: must be 1 or more, not 0"),
-        ({"frozen_start": {"text": 3, "audio": 3}}, "all parts are frozen in the first steps, so nothing"),
-        ({"frozen_start": {"text": 3, "logmel": 5}}, "all parts are frozen in the first steps"),
-    ],
-)  # fmt: skip
-def test_invalid_settings_for_parts_of_the_model_are_refused(
-    world: Path, tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(RecipeError, match=words):
-        load_recipe(written(world, tmp_path, adamw(**changes)))
-
-
 def test_model_part_without_trainable_parameters_is_refused(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path, only=tiny.stage(optimizer=adamw(lr_by_part={"text": 1e-5})))
     content["model"]["text"] = {

@@ -534,33 +534,6 @@ def test_checkpoint_of_another_passt_is_refused(tmp_path: Path) -> None:
         network()(torch.zeros(1, 128, 1008))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"segment_seconds": 10.1},
-            "segment_seconds: PaSST s16 needs segments of 0.16 to 10.07 s, not 10.1 s; change segment_seconds",
-        ),
-        (
-            {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0},
-            "hop_seconds: hop_seconds must be at most segment_seconds, else parts of a clip would be skipped",
-        ),
-        (
-            {"patchout_time": 62},
-            "patchout_time: patchout_time must be less than 62, so that one column of patches remains",
-        ),
-        (
-            {"patchout_bands": 8},
-            "patchout_bands: patchout_bands must be less than 8, so that one row of patches remains",
-        ),
-        ({"patchout_tokens": 282}, "patchout_tokens: patchout_tokens must be less than 282, so that one patch remains"),
-    ],
-)
-def test_incompatible_passt_settings_are_reported(changes: dict[str, Any], said: str) -> None:
-    found = [f"{key}: {text}" for key, text in Settings.model_validate(settings(**changes)).setting_errors(8)]
-    assert found == [said]
-
-
 def test_passt_lists_only_modules_with_trainable_parameters_as_trained() -> None:
     for changes in ({}, {"segment_pooling": "attention", "hidden": 7}, {"trainable": False, "weights": "x.pt"}):
         made = Settings.model_validate(settings(**changes))
@@ -570,11 +543,3 @@ def test_passt_lists_only_modules_with_trainable_parameters_as_trained() -> None
         assert made.trained_parts == trained
     frozen = count_parameters(network.parts()["network"], trainable=False)
     assert frozen == 85_310_208  # as its authors count it without its heads
-
-
-def test_missing_passt_checkpoint_is_reported_with_its_address() -> None:
-    named = Settings.model_validate(settings(weights="data/weights/passt-s-f128-p16-s16-ap.468.pt"))
-    ((key, said),) = named.missing_files()
-    assert key == "weights"
-    address = "github.com/kkoutini/PaSST/releases/download/v0.0.2-audioset/passt-s-f128-p16-s16-ap.468.pt"
-    assert f"the weight file {named.weights} is missing; download it to this path from https://{address}" in said

@@ -121,20 +121,6 @@ def test_queries_without_known_words_are_refused(
         assert read_scores(tmp_path / "s.npy").values.shape == (1, 24)
 
 
-def test_invalid_models_and_folders_are_refused(
-    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "s.npy"
-    (tmp_path / "empty").mkdir()
-    assert "neither" in refused(capsys, "rank", tmp_path, "--audio", world, "--out", out)
-    assert "no audio files" in refused(capsys, "rank", unbroken, "--audio", tmp_path / "empty", "--out", out)
-    assert "end in .npy" in refused(capsys, "rank", unbroken, "--audio", world, "--out", tmp_path / "s.csv")
-    assert "has no stage 'other'" in refused(
-        capsys, "rank", unbroken, "--audio", world, "--out", out, "--stage", "other"
-    )
-    assert "monitor" in refused(capsys, "rank", unbroken, "--audio", world, "--out", out, "--checkpoint", "m7")
-
-
 def test_exported_model_cannot_choose_folders_to_write(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,39 +85,6 @@ def test_pairs_written_for_a_judge_are_those_of_the_top_lists(unbroken: Path, wo
         assert Path(pair.path).is_file()
 
 
-@pytest.mark.parametrize(
-    ("top", "out", "words"),
-    [
-        ("0", "r.csv", "'0' is not a whole number of at least 1"),
-        ("-3", "r.csv", "'-3' is not a whole number of at least 1"),
-        ("ten", "r.csv", "'ten' is not a whole number of at least 1"),
-        ("25", "r.csv", "--top 25: only 24 clips can be ranked; give 24 or fewer"),
-        ("5", "r.npy", "with --top, the name must end in .csv for ranked lists, or .jsonl for pairs"),
-        (None, "r.csv", "must end in .npy; for ranked lists (.csv) add --top K"),
-        ("5", "q.csv", "would overwrite"),
-    ],
-)
-def test_invalid_uses_of_option_top_of_verb_rank_are_refused(
-    unbroken: Path,
-    world: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    top: str | None,
-    out: str,
-    words: str,
-) -> None:
-    queries = tmp_path / "q.csv"
-    queries.write_text("caption\na deep tone\n")
-    command = ["rank", unbroken, "--audio", world, "--split", "evaluation", "--queries", queries]
-    command += ["--out", tmp_path / out, *([] if top is None else [f"--top={top}"])]
-    if words.startswith("'"):
-        assert main([str(part) for part in command]) == 2
-        assert words in capsys.readouterr().err
-    else:
-        assert words in refused(capsys, *command)
-    assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
-
-
 def test_broken_clip_lowers_the_highest_allowed_value_of_option_top_of_verb_rank(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

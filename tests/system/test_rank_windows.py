@@ -24,7 +24,7 @@ from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.pieces import pieces_of
 from system.moments.windows import Grid
-from system.recipe.load import RecipeError, load_recipe
+from system.recipe.load import load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 
@@ -174,25 +174,6 @@ def test_incompatible_window_options_are_refused(
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_option_fit_or_two_models_without_option_windows_are_refused(
-    runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]
-    assert main([*asked, "--fit", "validation"]) == 1
-    assert "works" in capsys.readouterr().err
-    assert main(["rank", str(runs / "own"), *asked[1:]]) == 1
-    assert "rank accepts only one MODEL without --windows, not 2; rank with each" in capsys.readouterr().err
-
-
-def test_options_for_finding_windows_are_refused_without_the_windows_option(
-    runs: Path, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", str(tmp_path / "a.npy")]
-    for option in (["--by", "posterior"], ["--piece", "3"], ["--hop", "0.5"]):
-        assert main([*asked, *option]) == 1
-        assert f"{option[0]} only works with --windows; add --windows" in capsys.readouterr().err
-
-
 def test_window_files_never_overwrite_input_files(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,19 +321,3 @@ def test_run_and_export_and_verb_rank_find_the_same_windows_with_decoding_settin
         assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
         assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges", "--round-to", "0.0"]) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]
-
-
-def test_decoding_settings_without_effect_on_threshold_windows_are_refused(
-    moments_manifest: Path, tmp_path: Path, moments_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = tiny_moments.recipe(moments_manifest, tmp_path)
-    content["rank"]["thresholds"]["decoding"] = {"heard": 0.9}
-    with pytest.raises(
-        RecipeError, match=r"rank.thresholds.decoding.heard: heard has no effect on windows by thresholds"
-    ):
-        load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
-    moments = moments_manifest.parent / "moments.jsonl"
-    asked = ["--audio", moments_manifest, "--moments", moments, "--split", "evaluation"]
-    ranking = ["rank", moments_run, "--windows", *asked, "--out", tmp_path / "w.jsonl", "--by", "thresholds"]
-    assert main([*map(str, ranking), "--heard", "0.9"]) == 1
-    assert "work" in capsys.readouterr().err

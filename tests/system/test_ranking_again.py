@@ -103,20 +103,6 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_error_for_a_run_folder_with_other_settings_prints_options_that_resume_the_run(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = Path("runs/done/provenance.json")
-    write_json(path, read_json(path) | {"changes": ["seed=9", "model.score={kind: cosine}"]})
-    assert main(["run", "mine.yaml", "--set", "seed=8", "--out", "runs/done"]) == 1
-    assert "run with other settings (seed); name another folder\n" in capsys.readouterr().err
-    content = yaml.safe_load(Path("mine.yaml").read_text()) | {"seed": 8}
-    Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
-    said = "(seed); to resume this run, add --set seed=9 --set 'model.score={kind: cosine}', or name another folder"
-    assert said in capsys.readouterr().err
-
-
 def test_changed_training_settings_are_refused_in_an_existing_run(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,32 @@ COMMANDS = [
     (f"{RANK} --stage two", "two"),
     (f"{RANK} --set model.audio.heads=1", "fixed"),
     (f"{RANK} --set model.audio.experts.logmel.bands=31", "fixed"),
+    ("rank empty --audio audio --queries blind.csv --out x.npy", "empty"),
+    ("rank run --audio empty --queries blind.csv --out x.npy", "empty"),
+    (f"{RANK} --checkpoint m7", "m7"),
+    (f"{RANK} --top 5", "csv"),
+    (f"{RANK} --fit validation", "windows"),
+    (f"{RANK} --by posterior", "windows"),
+    (f"{RANK} --windows", "moments"),
+    ("rank run notes --audio audio --queries blind.csv --out x.npy", "MODEL"),
+    ("rank run --audio audio --queries blind.csv --out x.csv --top 0", "0"),
+    ("rank run --audio audio --queries blind.csv --out x.csv --top ten", "ten"),
+    ("rank run --audio audio --queries blind.csv --out x.csv --top 25", "24"),
+    ("rank run --audio audio --queries blind.csv --out blind.csv --top 5", "overwrite"),
+    ("search run audio '  '", "empty"),
+    ("search run empty tone", "empty"),
+    ("search run audio tone --top=-1", "-1"),
+    ("embeddings run empty --out e.npz", "empty"),
+    ("serve run --port 65536", "65535"),
+    ("serve run --port 0 --host 192.0.2.1", "192.0.2.1"),
+    ("serve run --port 0 --split test", "test"),
+    ("serve run --port 0 --audio empty", "empty"),
+    ("relevance nowhere.jsonl", "nowhere.jsonl"),
+    ("relevance blind.csv", "caption"),
+    ("relevance captions.csv --split train", "split"),
+    ("relevance captions.csv --percentiles 101", "100"),
+    ("relevance captions.csv --figure a.jpg", "svg"),
+    ("relevance captions.csv --figure a.png --percentiles 80 90", "factors"),
     # recipes and studies
     ("check typo.yaml", "batch_size"),
     ("check kind.yaml", "transformer"),
@@ -163,6 +189,52 @@ CLIPS = [
     ("rank.mean={kind: mean, of: [evaluation], edition: 2022, csv: true}", "2"),
     ("rank.mean={kind: mean, of: [evaluation, other], edition: 2022, csv: true}", "other"),
 ]
+SEGMENTS: dict[str, Any] = {"weights": None, "trainable": True, "segment_seconds": 1, "hop_seconds": 1}
+SEGMENTS |= {"max_seconds": 300, "segment_pooling": "mean", "hidden": None}
+MASKED = SEGMENTS | {"edge_jitter": False, "spec_augment": None}
+PASST = MASKED | {"kind": "passt", "network": "s16", "patchout_time": 15, "patchout_bands": 2}
+PASST |= {"segment_seconds": 10, "hop_seconds": 10}
+MOBILE = MASKED | {"kind": "efficientat", "network": "mn04"}
+ATST = SEGMENTS | {"kind": "atst_frame", "floor": "segment"}
+BEATS = SEGMENTS | {"kind": "beats", "padding": "alone"}
+EAT = SEGMENTS | {"kind": "eat", "network": "base", "columns": "multiple_of_16", "vector": "cls"}
+ENCODERS = [
+    (PASST | {"segment_seconds": 10.1}, "segment_seconds"),
+    (PASST | {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0}, "hop_seconds"),
+    (PASST | {"patchout_time": 62}, "patchout_time"),
+    (PASST | {"patchout_bands": 8}, "patchout_bands"),
+    (PASST | {"patchout_tokens": 282}, "patchout_tokens"),
+    (MOBILE | {"segment_seconds": 0.2, "hop_seconds": 0.1}, "segment_seconds"),
+    (MOBILE | {"max_seconds": 0.5}, "max_seconds"),
+    (ATST | {"segment_seconds": 10.1}, "segment_seconds"),
+    (BEATS | {"segment_seconds": 0.17, "hop_seconds": 0.1}, "segment_seconds"),
+    (EAT | {"segment_seconds": 123}, "segment_seconds"),
+]
+PARTS = [
+    ("lr_by_part={sound: 1e-5}", "sound"),
+    ("lr_by_part={audio: 1e-5, logmel: 1e-5}", "logmel"),
+    ("lr_by_part={text: 2}", "1"),
+    ("frozen_start={text: 0}", "1"),
+    ("frozen_start={text: 3, audio: 3}", "frozen"),
+]
+MIXED = [
+    ("{mix: {probability: 0.5, low_db: 6, high_db: 5, joined_by: and}}", "low_db"),
+    ("{mix: {probability: 0.5, low_db: 1, high_db: 61, joined_by: and}}", "high_db"),
+    ("{mix: {probability: 0.5, low_db: 1, high_db: 5, joined_by: null}}", "joined_by"),
+    ("{mix: {probability: 0.5, low_db: 1, high_db: 5, joined_by: and}}", "logmel"),
+    ("{edits: {probability: 1, rate: 0, synonyms: null}}", "rate"),
+]
+SIZES = [
+    ("model.text.dim", "1000000000"),
+    ("model.audio.layers", "1001"),
+    ("model.audio.max_positions", "1000000000"),
+    ("stages.only.epochs", "1" + "0" * 400),
+    ("stages.only.batch_size", "10000000"),
+]
+CLIPS += [(f"model.audio={json.dumps(settings)}", word) for settings, word in ENCODERS]
+CLIPS += [(f"stages.only.optimizer.{change}", word) for change, word in PARTS]
+CLIPS += [(f"stages.only.augment={change}", word) for change, word in MIXED]
+CLIPS += [(f"{key}={value}", key) for key, value in SIZES]
 RELAXED = [
     ("relevance=null", "relevance"),
     ("relevance.corpus=[nowhere]", "nowhere"),

@@ -270,39 +270,6 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
     assert bars.get_title(loc="left") == "corpus"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["{csv}", "--percentiles", "101"], "--percentiles 101: must be from 0 to 100"),
-        (["{csv}", "--percentiles", "nan"], "--percentiles nan: must be"),
-        (["{csv}", "--figure", "a.jpg"], "--figure a.jpg: must end in .png or .svg"),
-        (
-            ["{csv}", "--figure", "a.png", "--percentiles", "80", "90"],
-            "2 --percentiles and 3 --factors; give equally many",
-        ),
-        (["{csv}", "--figure", "a.png", "--percentiles", "80", "80", "90"], "the percentiles in increasing order"),
-        (["{csv}", "--split", "train"], "leave out --split"),
-        (["{one}"], "at least two captions, not 1"),
-        (["{bad}"], "bad.csv, line 2, caption_1: the caption '!!!' has no letter or digit"),
-        (["{none}"], "needs the columns caption_1"),
-        (["missing.jsonl"], "missing.jsonl: no such file"),
-    ],
-)
-def test_invalid_relevance_arguments_are_refused(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    audiocaps(tmp_path / "csv.csv")
-    (tmp_path / "one.csv").write_text("file_name,caption_1\na.wav,A dog\n")
-    (tmp_path / "bad.csv").write_text("file_name,caption_1\na.wav,!!!\n")
-    (tmp_path / "none.csv").write_text("file_name\na.wav\n")
-    files = {name: tmp_path / f"{name}.csv" for name in ("csv", "one", "bad", "none")}
-    assert main(["relevance", *(word.format(**files) for word in arguments)]) == 1
-    output = capsys.readouterr().err
-    assert sentence in output
-    assert "Traceback" not in output
-    assert output.count("\n") == 1
-
-
 @pytest.mark.parametrize("factor", ["1.5", "-3", "nan"])
 def test_relevance_factors_outside_0_to_1_are_refused(
     tmp_path: Path, factor: str, capsys: pytest.CaptureFixture[str]

@@ -1,8 +1,6 @@
 """Searching a folder from the command line and from Python: the order of rank, and nothing dropped without a word."""
 
-import errno
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -119,15 +117,6 @@ def test_query_of_unknown_words_fails_and_others_are_answered(
     assert "reword" in caplog.text
 
 
-@pytest.mark.parametrize("top", ["0", "-1", "two", "²"])
-def test_invalid_values_of_option_top_are_refused(
-    unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str
-) -> None:
-    status, _, errors = search(capsys, unbroken, folder, "a", f"--top={top}")
-    assert status == 2
-    assert "not a whole number of at least 1" in errors
-
-
 def test_written_embeddings_give_the_scores_that_rank_writes(
     unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,18 +207,6 @@ def test_every_invalid_call_of_the_python_interface_raises_a_kit_error(call: str
         made(model)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
-def test_os_errors_of_the_python_interface_become_kit_errors(
-    code: int, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code), "a.wav")
-
-    monkeypatch.setattr("system.ranking.cache.build_features", fails)
-    with pytest.raises(KitError, match=r"^a\.wav: "):
-        model.encode_audio(folder)
-
-
 def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="such"):
         model.encode_audio([tmp_path / "none.wav"])
@@ -239,27 +216,6 @@ def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp
         model.rank(["xylophone"], folder)
     with pytest.raises(KitError, match=r"neither a run .* nor an exported model"):
         load_model(tmp_path)
-
-
-@pytest.mark.parametrize("verb", [("search",), ("embeddings", "--out", "e.npz"), ("serve", "--port", "0", "--audio")])
-def test_folder_without_audio_is_refused_before_the_model_is_loaded(
-    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise AssertionError("the model is loaded")
-
-    monkeypatch.setattr("system.runs.open.open_trained", fails)
-    queries = ["a tone"] if verb[0] == "search" else []
-    assert "such" in refused(capsys, verb[0], unbroken, *verb[1:], tmp_path / "none", *queries)
-    assert "no audio files in this folder" in refused(capsys, verb[0], unbroken, *verb[1:], tmp_path, *queries)
-
-
-@pytest.mark.parametrize("text", ["", "  "])
-def test_empty_query_is_refused_before_the_model_is_loaded(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    """The query is refused before the missing model."""
-    assert "query 2 is empty; describe" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
 
 
 def test_texts_without_known_words_are_counted_in_a_warning(model: Retriever, caplog: pytest.LogCaptureFixture) -> None:

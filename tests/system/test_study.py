@@ -143,19 +143,6 @@ def test_study_tables_are_written_under_a_lock(
     assert (folder / "table.md").exists()
 
 
-def test_all_mistakes_of_a_study_are_reported_together(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    cells = {"a": {"stages.only.batchsize": 4}, "b": {"seed": "x", "stages.none.epochs": 1}}
-    output = refused(capsys, "study", write_study(tmp_path, recipe, cells=cells))
-    for words in ("cell a", "did you mean batch_size", "cell b", "no such key"):
-        assert words in output
-    assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
-    assert "no such file" in refused(capsys, "study", tmp_path / "none.yaml")
-    assert "no such file" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
-
-
 def test_invalid_published_figures_are_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     published = {"source": "a paper, Table 1", "entry": "evaluation", "cells": {"plain": [0.5, 0.1], "other": [1]}}
@@ -169,13 +156,6 @@ def test_invalid_published_figures_are_refused(world: Path, tmp_path: Path, caps
     assert "columns" in refused(capsys, "study", write_study(tmp_path, recipe, columns=["mAP"]))
     mistyped = {"source": "a paper", "entry": "evalution", "cells": {}}
     assert "rank" in refused(capsys, "study", write_study(tmp_path, recipe, published=mistyped))
-
-
-def test_run_refuses_studies_and_study_refuses_recipes(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "is a study; run it with" in refused(capsys, "run", write_study(tmp_path, recipe))
-    assert "is a recipe; run it with" in refused(capsys, "study", recipe)
 
 
 @pytest.mark.slow
@@ -194,17 +174,6 @@ def test_check_of_a_study_prints_the_settings_in_which_cells_differ(world: Path,
     assert rest[wide + 1] == "cell small: stages.only.batch_size 4, not 8"
     assert any("updates of 4 clips" in line for line in rest[wide:])
     assert not any(line.startswith("data ") for line in rest[wide:]), "equal settings are printed once"
-
-
-def test_check_reports_all_mistakes_of_a_study(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    cells = {"one": {"stages.only.batch_sise": 4}, "other": {"seed": -1}}
-    output = refused(capsys, "check", write_study(tmp_path, recipe, cells=cells))
-    assert "cell one: " in output
-    assert "batch_sise" in output
-    missing = tiny.recipe(tmp_path / "nowhere.jsonl", tmp_path)
-    assert main(["check", str(write_study(tmp_path, tiny.write_recipe(tmp_path / "m.yaml", missing)))]) == 1
-    assert "MISSING" in capsys.readouterr().out
 
 
 def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(

@@ -11,7 +11,7 @@ import augmented
 import numpy as np
 import pytest
 from augmented import clip, table
-from outcomes import digest, lines, refused
+from outcomes import digest, lines
 
 from data_tools.errors import DataError
 from data_tools.manifest import read_manifest
@@ -266,9 +266,3 @@ def test_vocabulary_and_check_include_synonyms(trained: Path, capsys: pytest.Cap
     assert main(["check", str(trained / "augmented.yaml")]) == 0
     said = f"; 70% of captions edited, 30% of their words, with synonyms of {trained / 's.csv'}; "
     assert said in capsys.readouterr().out
-
-
-def test_incomplete_edit_settings_are_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"edits": {"probability": 1, "rate": 0}}))
-    assert "stages.only.augment.edits.rate: must be above 0, not 0" in said
-    assert "stages.only.augment.edits.synonyms: this key is missing, but required; add it" in said
