@@ -32,6 +32,7 @@ def test_frame_times_of_a_grid_match_hand_values() -> None:
     assert yamnet.edges(3, 2.1).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 2.1]), "and 0.4 s are"
     assert yamnet.edges(3, 1.0).tolist() == pytest.approx([0.0, 0.7275, 1.0, 1.0]), "nothing after the end"
     assert SECOND.edges(3, 3.0).tolist() == [0, 1, 2, 3]
+    assert SECOND.edges(3, 4.0).tolist() == [0, 1, 2, 3], "a whole hop behind the last frame has no frame"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from system.ranking.frame_series import FrameSeries, find_windows, find_windows_
 COARSE = [0.1, 0.8, 0.9, 0.7, 0.2, 0.4]  # frames of 1 s
 FINE = [0.1, 0.2, 0.3, 0.9, 0.9, 0.9, 0.8, 0.1, 0.1, 0.1, 0.6, 0.1]  # frames of 0.5 s
 HALF = [0.05, 0.85, 0.95, 0.65, 0.15, 0.5]  # the odds of 0.5 are exact
+EARLY = [0.1, 0.3, 0.3, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.1, 0.1]  # frames of 0.5 s
 FAINT = [0.02, 0.05, 0.1, 0.02, 0.01, 0.01]
 Windows = list[tuple[float, float, float]]
 
@@ -54,6 +55,8 @@ ONE: list[tuple[list[float], dict[str, Any], Windows]] = [
     (COARSE, {"max_iou": 0.0}, [(1, 4, 0.457632), (5, 6, 0.32), (4, 5, 0.036)]),
     (COARSE, {"windows": 1}, [(1, 4, 0.457632)]),
     (FINE, {}, [(1.5, 3.5, 0.6905088), (5, 5.5, 0.486), (1, 3, 0.2903364)]),
+    # with the 5 s from 0 on, whose IoU is exactly 0.7
+    (EARLY, {"windows": 1}, [(1.5, 5, 0.678836)]),
     # starts at 1.5 and ends at 5.5 and 3.5 go to the even second
     (FINE, {"round_to": 1.0}, [(1, 3, 0.2903364), (2, 4, 0.1079568), (5, 6, 0.054)]),
     (COARSE, {"seconds": 5.6, "round_to": 2.0}, [(0, 4, 0.43488), (2, 4, 0.1008), (2, 6, 0.067088)]),

@@ -174,6 +174,7 @@ CLIPS = [
     ("stages.only.losses=[{kind: two_state, weight: 1, per_frame: false}]", "moment"),
     ("stages.only.losses=[{kind: distill, weight: 1, teachers: [nobody], temperature: 0.1}]", "nobody"),
     ("stages.only.losses=[{kind: nt_xent, weight: 1, temperature: learned}]", "temperature"),
+    ("stages.only.losses=[{kind: nt_xent, weight: 1, temperature: 1.5}]", "temperature"),
     ("model.audio.heads=3", "heads"),
     ("model.audio.dropout=1.5", "below"),
     ("model.audio.experts.logmel.kind=logmell", "logmel"),
