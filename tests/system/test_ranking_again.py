@@ -13,7 +13,7 @@ import yaml
 from recorded_run import about
 
 from data_tools.errors import KitError
-from data_tools.files import checksum, read_json, write_json
+from data_tools.files import checksum, read_json
 from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
