@@ -12,8 +12,8 @@ from typing import NamedTuple
 from data_tools.audio import audio_seconds, content_key, sound_problem
 from data_tools.cli import counted, each, ending_in
 from data_tools.errors import AudioError
+from data_tools.exclusion import Exclusions, read_exclusions
 from data_tools.frames import holds_frames, read_frames
-from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, iter_manifest
 from data_tools.moments import by_name, read_published, repaired
 from data_tools.names import plain_id

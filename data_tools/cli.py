@@ -6,24 +6,20 @@ on. Progress of long work is a bar in a terminal; elsewhere (nohup, a job's log)
 
 import argparse
 import difflib
-import io
 import logging
 import os
-import re
-import select
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from data_tools.errors import DataError, KitError, SaidElsewhere, located, sentences
-from data_tools.names import is_utf8
+from data_tools.errors import KitError, SaidElsewhere, sentences
 
 
 class Verb(NamedTuple):
@@ -45,79 +41,49 @@ class Verb(NamedTuple):
 PROGRESS_SECONDS = 60.0  # between two lines in the log
 MIB = 1 << 20
 PROGRAMS = {"data_tools": "lbar data", "submission": "lbar submit", "system": "lbar"}  # commands of the packages
-SHOWN = 10  # lines that a verb prints; --list writes all of them
-Options = Callable[[argparse.ArgumentParser], None]
+SHOWN = 10  # lines that a verb prints
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
 
 
 def run_cli(
-    package: str,
-    description: str,
-    verbs: Mapping[str, Verb],
-    argv: list[str] | None,
-    options: Options | None = None,
-    inside: bool = False,
+    package: str, description: str, verbs: Mapping[str, Verb], argv: list[str] | None, inside: bool = False
 ) -> int:
-    """Run one command-line verb of a package; return its exit status. inside: Whether another verb calls this function.
+    """Run one verb of a package; return 0, 1 after an error or a failed check, 2 for wrong usage, 130 if interrupted.
 
-    Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
-    options: Function that adds the arguments that all verbs have in common. If `inside`, the settings of the log stay,
-    results go to standard error, and an interrupt ends the caller too.
-    Characters that the terminal's encoding lacks are printed as escapes. If the reader of the output (head, less) ends,
-    the verb ends with 1, without a message.
+    inside: Another verb calls: the settings of the log stay, results go to standard error, and an interrupt ends the
+    caller too.
     """
-    _open_streams()
-    argv, verbose = sys.argv[1:] if argv is None else argv, False
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # standard error does so by default
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        try:
-            arguments = make_parser(package, description, verbs, argv, options).parse_args(argv)
-        except SystemExit as stop:  # argparse has printed its help or an error message
-            return int(stop.code or 0)
-        if not inside:
-            _set_up_log(arguments)
-        verbose = arguments.verbose
-        if undecodable := [value for value in argv if not is_utf8(value)]:
-            raise DataError(f"the argument {undecodable[0]!a} is not UTF-8; rename the file or folder")
-        with _sigterm_as_interrupt(), _redirect_results(inside, argv[0] in verbs and verbs[argv[0]].several):
+        arguments = make_parser(package, description, verbs, argv).parse_args(argv)
+    except SystemExit as stop:  # argparse has printed its help or an error message
+        return int(stop.code or 0)
+    if not inside:
+        _set_up_log(arguments)
+    try:
+        with _sigterm_as_interrupt(), _redirect_results(inside, verbs[argv[0]].several):
             status = int(arguments.run(arguments))
-        try:
             sys.stdout.flush()
-        except OSError as error:
-            raise located(error, "standard output") from error
-        return status
+            return status
+    except SaidElsewhere:
+        return 1
+    except BrokenPipeError:  # the reader of the output, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (KitError, ModuleNotFoundError, OSError, MemoryError) as error:
-        if verbose:
+        if arguments.verbose:
             traceback.print_exc()
-        _print_error(error)
+        print("\n".join(f"{_rank_prefix()}error: {line}" for line in sentences(error)), file=sys.stderr)
+        return 1
     except KeyboardInterrupt as stop:
         if inside:
             raise
-        resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
-        hint = "run the same command to continue where it stopped" if resumes else "nothing was written"
+        hint = "run the same command to continue where it stopped"
+        hint = hint if verbs[argv[0]].resumes else "nothing was written"
         if message := stop.args[0] if stop.args else f"interrupted; {hint}":
             print(message, file=sys.stderr)
         return 130
-    return 1
-
-
-def _open_streams() -> None:
-    """Connect closed standard streams (`>&-`) to the null device.
-
-    Otherwise a file that is opened later would get the number of a closed stream, and receive the output of libraries.
-    """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def ranks() -> tuple[int, int]:
@@ -137,23 +103,6 @@ def _rank_prefix() -> str:
     return f"[rank {number}] " if number else ""
 
 
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """Escape the control characters in a text, such as a file's name or a server's answer, because terminals obey them.
-
-    Lone surrogates and marks that change the direction of text are escaped too. Blanks and joiners are not escaped.
-    """
-    return "".join(ascii(one)[1:-1] if _OBEYED.fullmatch(one) else one for one in text)
-
-
-class _Printable(logging.Formatter):
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Format a log record as text, with its control characters escaped."""
-        return printable(super().formatMessage(record))
-
-
 def _set_up_log(arguments: argparse.Namespace) -> None:
     """Send log lines to standard error: with -q, only warnings and errors; with -v, with time and module.
 
@@ -166,20 +115,7 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
         if type(handler) is logging.StreamHandler:
             handler.setLevel(logging.WARNING if arguments.quiet or _rank_prefix() else logging.INFO)
             form = "%(asctime)s %(name)s %(message)s" if arguments.verbose else "%(message)s"
-            handler.setFormatter(_Printable(_rank_prefix() + form))
-
-
-def _print_error(error: BaseException) -> None:
-    """Print an error on standard error, one line per cause."""
-    if isinstance(error, SaidElsewhere):
-        return
-    if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
-        print("\n".join(f"{_rank_prefix()}error: {printable(line)}" for line in sentences(error)), file=sys.stderr)
-    if isinstance(error, OSError):
-        try:
-            sys.stdout.flush()
-        except OSError:  # discards the rest of the interpreter's output buffer
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            handler.setFormatter(logging.Formatter(_rank_prefix() + form))
 
 
 @contextmanager
@@ -203,16 +139,6 @@ def _sigterm_as_interrupt() -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # as in a process that is about to end
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _reader_is_gone() -> bool:
-    """Return whether standard output is a pipe whose reader has ended."""
-    poll = select.poll()
-    try:
-        poll.register(sys.stdout.fileno(), 0)
-    except OSError:  # not a file
-        return False
-    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -244,17 +170,6 @@ def counted(count: int, what: str, grouping: str = "") -> str:
     return f"{count:{grouping}} {what if count == 1 else many}"
 
 
-def first_of(lines: Sequence[str]) -> list[str]:
-    """Return the first SHOWN lines; if there are more, also a line with the number of others and a hint at --list."""
-    more = len(lines) - SHOWN
-    return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all of them)"] if more > 0 else [])]
-
-
-def section(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a section of a report: `title`, and the first of `lines`, indented; [] without lines."""
-    return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
-
-
 class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
     """Format help with the default of every option that may be left out."""
 
@@ -266,12 +181,9 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
         return f"{action.help} (default: {'none' if action.default in (None, [], ()) else '%(default)s'})"
 
 
-def make_parser(
-    package: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
-) -> argparse.ArgumentParser:
+def make_parser(package: str, description: str, verbs: Mapping[str, Verb], argv: list[str]) -> argparse.ArgumentParser:
     """Build the parser of the command line; import only the module of the requested verb, which saves time.
 
-    options: Function that adds the arguments that all verbs have in common to a parser.
     Raises SystemExit with status 2: after printing the help if the verb is missing, after suggestions if it is wrong.
     """
     parser = argparse.ArgumentParser(prog=PROGRAMS[package], description=description)
@@ -291,8 +203,6 @@ def make_parser(
         more = "print the time and the module with each log line, and the traceback of an error"
         shown.add_argument("-v", "--verbose", action="store_true", help=more)
         if argv[:1] == [name]:
-            if options:
-                options(subparser)
             module = import_module(f"{package}.{verb.module}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)

@@ -12,10 +12,10 @@ from typing import Annotated, Literal, NamedTuple, TypeVar, get_args
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
 from data_tools.files import read_text, write_text
 from data_tools.names import is_freesound_id
+from data_tools.settings import faults_of
 from data_tools.tables import caption_columns, read_table
 
 # Names as published: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
 from data_tools.files import read_json, write_text
 from data_tools.manifest import TRAINING_SPLITS, Clip, check_caption, read_lines
+from data_tools.settings import faults_of
 
 Window = tuple[float, float]
 

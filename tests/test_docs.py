@@ -76,7 +76,7 @@ def parse(room: str, words: list[str]) -> None:
 
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
     module = importlib.import_module(f"{room}.__main__")
-    return cli.make_parser(room, "", module.VERBS, words, getattr(module, "add_edition", None))
+    return cli.make_parser(room, "", module.VERBS, words)
 
 
 def commands(root: Path) -> list[list[str]]:

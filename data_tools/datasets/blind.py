@@ -12,7 +12,7 @@ from data_tools.cli import add_manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
-from data_tools.names import audio_tree, check_source, first_names
+from data_tools.names import audio_tree, check_source
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     require_folder(folder)
     names, others = audio_tree(folder)
     if others:
-        log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), first_names(others))
+        log.warning("%s: skipped %d files that are not audio, such as %s", folder, len(others), others[0])
     if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the data set, and give its folder")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others

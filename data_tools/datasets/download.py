@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from data_tools.cli import progress
 from data_tools.errors import DataError, KitError, located
-from data_tools.files import checksum, short_name, sync, write_text
-from data_tools.locks import lock_of
+from data_tools.files import checksum, lock_of, short_name, sync, write_text
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

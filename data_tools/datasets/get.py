@@ -12,8 +12,7 @@ from data_tools.cli import ending_in
 from data_tools.datasets.download import download
 from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
 from data_tools.errors import DataError
-from data_tools.files import read_json, write_text
-from data_tools.locks import lock_of
+from data_tools.files import lock_of, read_json, write_text
 
 RECORDS = "https://zenodo.org/api/records"
 

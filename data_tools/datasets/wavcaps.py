@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import add_manifest, counted
-from data_tools.documents.strict import read_shaped
 from data_tools.errors import DataError
+from data_tools.exclusion import read_exclusions
 from data_tools.files import require_folder
-from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
+from data_tools.settings import read_shaped
 
 # Form of the page links that only FreeSound items have. The ids of other parts are numbers too.
 _FREESOUND_LINK = re.compile(r"freesound\.org/|^/people/[^/]+/sounds/\d+")

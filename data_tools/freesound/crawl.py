@@ -16,9 +16,9 @@ from pathlib import Path
 
 from data_tools.cli import progress
 from data_tools.errors import DataError
+from data_tools.files import lock_of
 from data_tools.freesound.api import DAY, PAGE_SIZE, Api, Limits, read_access, session
 from data_tools.freesound.store import Store, open_store
-from data_tools.locks import lock_of
 
 LATE = 40  # blocks before the newest one that a later crawl reads again: about a month of uploads
 GROUP = 50  # blocks between two counts of the index; a kill loses at most these requests

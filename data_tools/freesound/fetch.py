@@ -13,11 +13,10 @@ from typing import NamedTuple
 from data_tools.audio import encoded, read_audio, readable_seconds, sound_of
 from data_tools.cli import counted, progress
 from data_tools.errors import AudioError, DataError
-from data_tools.files import remove_parts, require_file, writing
+from data_tools.exclusion import Exclusions, read_exclusions
+from data_tools.files import lock_of, remove_parts, require_file, writing
 from data_tools.freesound.api import PAGE_SIZE, SITE, Api, Limits, LostError, read_access, session
 from data_tools.freesound.store import Store, open_store
-from data_tools.leakage.exclusion import Exclusions, read_exclusions
-from data_tools.locks import lock_of
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table, write_table

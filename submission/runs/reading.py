@@ -6,10 +6,9 @@ Read the files of a run, and describe how to repair damaged ones.
 import shlex
 from pathlib import Path
 
-from data_tools.documents.strict import read_shaped, require_shape
 from data_tools.errors import DataError
-from data_tools.files import parse_json, read_json, require_file
-from data_tools.locks import is_locked
+from data_tools.files import is_locked, parse_json, read_json, require_file
+from data_tools.settings import read_shaped, require_shape
 from submission.runs.record import FORMAT, EpochLine, Provenance, RunResult
 
 

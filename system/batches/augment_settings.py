@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from data_tools.documents.strict import Strict, mistakes
+from data_tools.settings import Strict, mistakes
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 

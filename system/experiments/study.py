@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from data_tools.cli import about
-from data_tools.documents.strict import Name, Strict, fault_of
 from data_tools.manifest import TEST_SPLITS
+from data_tools.settings import Name, Strict, fault_of
 from submission.runs.reading import read_result
 from submission.runs.record import EpochLine
 from system.experiments.run import run_recipe

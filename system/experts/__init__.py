@@ -5,7 +5,7 @@ To add one, add a file in this folder and import it here. Never imports torch.
 
 from typing import TYPE_CHECKING
 
-from data_tools.documents.strict import closed_list
+from data_tools.settings import closed_list
 from system.experts.atst_frame import AtstFrameExpert as AtstFrameExpert
 from system.experts.base import ExpertSettings
 from system.experts.beats import BeatsExpert as BeatsExpert

@@ -17,10 +17,10 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from data_tools.audio import Resampling
-from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
 from data_tools.files import checksum
 from data_tools.manifest import Clip
+from data_tools.settings import Strict
 
 if TYPE_CHECKING:
     import torch

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.documents.strict import Size
 from data_tools.embeddings import HINT, Vectors, all_files, read_vectors
 from data_tools.errors import KitError
 from data_tools.files import require_file
 from data_tools.manifest import Clip, Text
+from data_tools.settings import Size
 from system.experts.base import ExpertSettings, Frames, file_sha256
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from data_tools.documents.strict import Positive
 from data_tools.errors import AudioError
 from data_tools.frames import read_frames
 from data_tools.manifest import Clip, Text
+from data_tools.settings import Positive
 from system.experts.base import LENGTH_TOLERANCE, SPARE, ExpertSettings, Frames
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from data_tools.documents.strict import Strict
+from data_tools.settings import Strict
 from system.experts.base import Frames, PublishedWeights
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.errors import DataError, KitError
-from data_tools.files import read_json, remove_parts, write_text
-from data_tools.locks import lock, take_lock
+from data_tools.files import lock, read_json, remove_parts, take_lock, write_text
 from system.features.index import keys_of
 from system.features.shard import Shard
 

@@ -19,8 +19,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from data_tools.errors import DataError
-from data_tools.files import read_json
-from data_tools.locks import is_locked
+from data_tools.files import is_locked, read_json
 from system.features.bank import Bank
 from system.features.shard import Shard
 

@@ -5,7 +5,7 @@ A new one is a file in this folder and its import here. Never imports torch.
 
 from typing import TYPE_CHECKING
 
-from data_tools.documents.strict import closed_list
+from data_tools.settings import closed_list
 from system.losses.base import Term
 from system.losses.distill import Distill as Distill
 from system.losses.frame_cross_entropy import FrameCrossEntropy as FrameCrossEntropy

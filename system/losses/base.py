@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Type
 
 from pydantic import Field
 
-from data_tools.documents.strict import Strict
+from data_tools.settings import Strict
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ValidationInfo
 
 from data_tools.classify.model_files import folder_problem
 from data_tools.datasets.download import FETCH_AGAIN, content_problem, cure_of
-from data_tools.documents.strict import Size, Strict
+from data_tools.settings import Size, Strict
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from data_tools.documents.strict import Strict, closed_list
+from data_tools.settings import Strict, closed_list
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
-from data_tools.documents.strict import Strict, mistakes
 from data_tools.embeddings import Kind, all_files, read_vectors
 from data_tools.errors import KitError
+from data_tools.settings import Strict, mistakes
 from system.models.audio import Audio, AudioEmbeddings
 from system.models.base import EncoderKind
 from system.models.published import published_model_settings

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from data_tools.documents.strict import Positive, Strict
+from data_tools.settings import Positive, Strict
 
 # T frames, W windows
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import ValidationError, model_validator
 
-from data_tools.documents.strict import Strict, mistakes
+from data_tools.settings import Strict, mistakes
 from system.networks.m2d_published import DIM, Bands, Geometry, choose_geometry
 
 

@@ -5,7 +5,7 @@ List of all kinds of rank entries. To add a kind, write its file in this folder 
 
 from typing import TYPE_CHECKING
 
-from data_tools.documents.strict import closed_list
+from data_tools.settings import closed_list
 from system.ranking.base import RankEntry
 from system.ranking.checkpoint import RankBlind as RankBlind
 from system.ranking.checkpoint import RankByCheckpoint as RankByCheckpoint

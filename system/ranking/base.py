@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
+from data_tools.settings import Strict
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.compute.distributed import is_first

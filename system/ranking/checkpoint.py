@@ -8,7 +8,7 @@ from typing import Literal, Self, cast
 
 from pydantic import ValidationError, model_validator
 
-from data_tools.documents.strict import mistakes
+from data_tools.settings import mistakes
 from system.ranking.base import Models, RankEntry, Ranker
 
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]

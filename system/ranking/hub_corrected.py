@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from data_tools.documents.strict import Positive
 from data_tools.manifest import Query
+from data_tools.settings import Positive
 from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
 from system.ranking.base import Models, Pool, RankEntry, Ranker, require_clips_and_queries

@@ -7,7 +7,7 @@ kind, a class of settings, declares its needs.
 from collections.abc import Iterator
 from typing import get_args
 
-from data_tools.documents.yaml12 import Path as Keys
+from data_tools.settings import Keys
 from system.experts import Waveform
 from system.moments.windows import By, Decoding
 from system.ranking.checkpoint import ByOneModel, Metric

@@ -13,11 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_tools.documents.strict import MAX_SHOWN, cut, fault_of
-from data_tools.documents.yaml12 import Document, parse
-from data_tools.documents.yaml12 import Path as Keys
 from data_tools.errors import DataError, KitError
 from data_tools.files import require_file
+from data_tools.settings import MAX_SHOWN, Document, Keys, cut, fault_of, parse
 from system.recipe import schema
 from system.recipe.kinds import check_kinds
 from system.recipe.rules import between_keys, child

@@ -16,9 +16,8 @@ from data_tools.__main__ import VERBS
 from data_tools.__main__ import main as data_tools_main
 from data_tools.cli import make_parser
 from data_tools.errors import KitError
-from data_tools.files import checksum, write_text
+from data_tools.files import checksum, lock, write_text
 from data_tools.frames import FRAME_SUFFIXES
-from data_tools.locks import lock
 from data_tools.names import is_audio_name, tree_files
 from system.recipe import schema
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from data_tools.documents.strict import Strict
+from data_tools.settings import Strict
 from system.recipe.schema import Recipe
 
 Node = dict[str, Any]  # of a JSON schema

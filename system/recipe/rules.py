@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from data_tools.documents.yaml12 import Path as Keys
 from data_tools.manifest import TEST_SPLITS
+from data_tools.settings import Keys
 from submission.editions import EDITIONS, MOMENTS
 
 RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, and one per stage

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from data_tools.documents.strict import Name, Positive, Strict
 from data_tools.manifest import Split
+from data_tools.settings import Name, Positive, Strict
 from system.batches.augment_settings import Augment
 from system.losses import Loss
 from system.losses.relevance.relax import Cider

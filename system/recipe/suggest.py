@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_tools.cli import counted
-from data_tools.documents.strict import cut
-from data_tools.documents.yaml12 import Path as Keys
+from data_tools.settings import Keys, cut
 
 MAX_PATHS = 3  # suggestions in a message
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from data_tools.documents.strict import Positive, Strict
+from data_tools.settings import Positive, Strict
 
 
 class Lora(Strict):

@@ -27,9 +27,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from data_tools.documents.strict import read_shaped
 from data_tools.errors import KitError
 from data_tools.files import checksum, replacing, require_unharmed, write_text
+from data_tools.settings import read_shaped
 from submission.editions import format_metric
 from submission.runs.reading import finish_hint
 from submission.runs.record import Checksums, EpochLine

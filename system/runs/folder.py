@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_tools.errors import KitError
-from data_tools.files import remove_parts, require_unharmed, write_text
-from data_tools.locks import lock
+from data_tools.files import lock, remove_parts, require_unharmed, write_text
 from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
 from submission.runs.record import EpochLine, Provenance, RunResult
 from system.runs.log_file import LogFile

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from data_tools.documents.strict import read_shaped
 from data_tools.errors import KitError
 from data_tools.files import read_json, require_unharmed
 from data_tools.manifest import Clip
+from data_tools.settings import read_shaped
 from data_tools.words import vocabulary_of
 from submission.runs.reading import finish_hint, read_result
 from submission.runs.record import FittedScore, ModelFacts

@@ -6,8 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from data_tools.errors import DataError
-from data_tools.files import read_json
-from data_tools.locks import is_locked
+from data_tools.files import is_locked, read_json
 from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_tools.cli import about, add_json, counted
-from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
+from data_tools.settings import print_report
 from system.experiments.study import Cells, Study, describe_progress, load_study, run_folder, run_seconds
 from system.plan.estimates import GPUS
 from system.plan.lines import MISSING, MISTAKE, WARNING, Plan, Problem, problem_lines, problem_summary, section_lines

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import add_json
-from data_tools.documents.strict import kinds_of, print_report
+from data_tools.settings import kinds_of, print_report
 from system.experts import Expert
 from system.experts.base import ExpertSettings
 from system.recipe.load import load_recipe

@@ -1,6 +1,6 @@
 """Output of the reporting verbs with --json."""
 
-from data_tools.documents.strict import Report
+from data_tools.settings import Report
 from system.runs.overview import RunOverview
 
 

@@ -11,9 +11,9 @@ import textwrap
 from pathlib import Path
 
 from data_tools.cli import add_json
-from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
 from data_tools.files import write_text
+from data_tools.settings import print_report
 from system.recipe.load import load_recipe
 from system.recipe.reference import Section, at_path, paths, sections
 from system.recipe.schema import Recipe

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.cli import add_json, counted
-from data_tools.documents.strict import print_report
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
+from data_tools.settings import print_report
 from data_tools.tables import caption_columns, read_table
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import Corpus, MarginFactor

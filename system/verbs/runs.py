@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from data_tools.cli import add_json
-from data_tools.documents.strict import print_report
 from data_tools.files import require_folder
+from data_tools.settings import print_report
 from submission.editions import format_metric
 from system.runs.overview import Figure, RunOverview, overviews
 from system.verbs.json_output import RunsReport

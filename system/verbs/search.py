@@ -8,8 +8,8 @@ import logging
 from pathlib import Path
 
 from data_tools.cli import add_json
-from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
+from data_tools.settings import print_report
 from system.ranking.base import Hit
 from system.ranking.listing import list_clips
 from system.serve.search import Search, SearchQuery

@@ -7,8 +7,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from data_tools.files import remove_parts, write_text
-from data_tools.locks import lock_of
+from data_tools.files import lock_of, remove_parts, write_text
 from system.compute.distributed import is_first, processes
 from system.experiments.study import load_study, run_study
 from system.training.same_everywhere import require_same_start

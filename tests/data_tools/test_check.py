@@ -12,7 +12,7 @@ from data_files import publish_clotho, rows, write_wav
 
 from data_tools.__main__ import main
 from data_tools.check import Finding, check_clips, moment_findings
-from data_tools.leakage.exclusion import read_exclusions
+from data_tools.exclusion import read_exclusions
 from data_tools.manifest import Clip, Split, read_manifest, write_manifest
 
 LISTS = (

@@ -182,7 +182,7 @@ def test_link_to_a_parent_folder_is_skipped(tmp_path: Path, caplog: pytest.LogCa
     (tmp_path / "data/other.wav").touch()
     (folder / "up").symlink_to(tmp_path / "data")
     assert tree_files(folder) == ["a.wav"]
-    assert "skipped broken links, and links to folders that are already listed: up" in caplog.text
+    assert "up: skipped" in caplog.text
 
 
 def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -198,9 +198,8 @@ def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pyt
     (pool / "linked.wav").symlink_to(pool / "c.wav")
     (pool / ".hidden").symlink_to(storage)
     assert audio_tree(pool) == (["c.wav", "linked.wav", "part/a.wav", "real/d.wav", "storage/b.wav"], [])
-    assert "files with several names, such as links (1): c.wav = linked.wav" in caplog.text
-    for name in ("a_link", "storage/part", "storage/back", "real/up", "real/self"):
-        assert re.search(f"skipped broken links.*{name}", caplog.text)
+    for name in ("storage/part", "storage/back", "real/up", "real/self"):
+        assert f"{name}: skipped" in caplog.text
 
 
 def test_folder_with_only_links_to_audio_files_is_read(tmp_path: Path) -> None:
@@ -218,7 +217,6 @@ def test_invalid_blind_folders_are_refused(tmp_path: Path, capsys: pytest.Captur
     assert "may only have letters" in failure(capsys, "blind", tmp_path, "--name", "a/b", "--out", tmp_path / "b.jsonl")
     (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
     assert r"'caf\udce9.wav' is not UTF-8" in failure(capsys, "blind", tmp_path, "--out", tmp_path / "b.jsonl")
-    assert "is not UTF-8" in failure(capsys, "blind", tmp_path / os.fsdecode(b"caf\xe9"), "--out", tmp_path / "b.jsonl")
 
 
 # AudioCaps

@@ -13,11 +13,10 @@ import soundfile
 from pydantic import BaseModel
 
 from data_tools.audio import content_key
-from data_tools.documents.strict import read_shaped
-from data_tools.documents.yaml12 import parse
 from data_tools.errors import DataError
 from data_tools.files import (
     checksum,
+    lock_of,
     quick_checksum,
     read_json,
     remove_parts,
@@ -27,10 +26,10 @@ from data_tools.files import (
     write_json,
     write_text,
 )
-from data_tools.locks import lock_of
+from data_tools.settings import parse, read_shaped
 
 GONE = 9_999_999  # more than Linux has processes
-HOLD = "import sys, pathlib\nfrom data_tools.locks import lock_of\n"
+HOLD = "import sys, pathlib\nfrom data_tools.files import lock_of\n"
 HOLD += "with lock_of(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    input()"
 
 

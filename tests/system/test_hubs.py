@@ -13,8 +13,8 @@ import tiny
 from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.documents.yaml12 import parse_yaml
 from data_tools.manifest import Clip, Query, caption_queries, read_manifest, write_manifest
+from data_tools.settings import parse_yaml
 from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.editions import get_edition

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 import typing
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ bank = open_bank(folder / "bank", 64, "float32", {})
 series = ((str(n), np.random.default_rng(n).normal(-10, 3, (length, 64))) for n, length in enumerate(lengths))
 tiny.store_all(bank, series)
 clips = [clip(f"{n}.wav", f"one deep beep {n}") for n in range(len(lengths))]
-clips = [one.model_copy(update={"seconds": length / 50}) for one, length in zip(clips, lengths)]
+clips = [replace(one, seconds=length / 50) for one, length in zip(clips, lengths)]
 features = Features({"logmel": bank}, {one.id: str(n) for n, one in enumerate(clips)})
 texts = ["a deep tone", "somebody plays", "it is on"] * 40
 pool = embed_pool(model, clips, features).clips

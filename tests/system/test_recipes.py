@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 import tiny
 import yaml
 
-from data_tools.documents.yaml12 import parse
 from data_tools.manifest import read_manifest
+from data_tools.settings import parse
 from system.__main__ import main
 from system.experiments.study import load_study
 from system.plan.data import find_data
@@ -206,7 +207,7 @@ def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
     recipe = load(tmp_path, valid(tmp_path)).recipe
     model = build_model(recipe, ["a", "dog", "barks"])
     own = tiny.make_world(tmp_path / "words", {"development": 1})
-    clip = read_manifest(own)[0].model_copy(update={"captions": ["a dog barks"]})
+    clip = replace(read_manifest(own)[0], captions=["a dog barks"])
     planned = Estimates(recipe, {name: Content([clip] if name == "train" else []) for name in recipe.data})
     assert planned.parameters_by_part == model.parameters_by_part()
 

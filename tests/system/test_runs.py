@@ -12,7 +12,7 @@ import transformers
 from hub_models import tokenizer
 from outcomes import refused, rewrite
 
-from data_tools.locks import is_locked, lock
+from data_tools.files import is_locked, lock
 from submission.__main__ import main as submission
 from system.__main__ import main
 from system.retriever import load_model

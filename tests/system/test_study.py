@@ -13,7 +13,7 @@ import pytest
 import tiny
 from outcomes import COUNTED, kill_after, refused, rewrite
 
-from data_tools.locks import lock_of
+from data_tools.files import lock_of
 from submission.runs.record import EpochLine
 from system.__main__ import main
 from system.experiments.study import describe_progress, validation_at_checkpoint

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import FiniteFloat, NonNegativeInt
 
-from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
+from data_tools.settings import Strict
 from system.losses.relevance.scorer import SIGMA, NgramFeatures
 
 _LOW_BITS = 15

@@ -20,9 +20,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
 from data_tools.files import write_text
+from data_tools.settings import Strict
 from system.losses.relevance.pairs import CiderAmong, Distribution, distribution
 from system.losses.relevance.scorer import CiderD, NgramFeatures
 from system.losses.relevance.tokens import tokenize

@@ -5,7 +5,7 @@ To add an audio encoder, write a file in this folder, and import it here. Never 
 
 from typing import TYPE_CHECKING
 
-from data_tools.documents.strict import closed_list
+from data_tools.settings import closed_list
 from system.models.audio.atst_frame import AtstFrame as AtstFrame
 from system.models.audio.base import AudioSettings
 from system.models.audio.beats import Beats as Beats

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from data_tools.documents.strict import Name, Size
+from data_tools.settings import Name, Size
 from system.experts import Expert, LogMelSlaney
 from system.models.audio.base import AudioSettings, Encoder
 

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.documents.strict import Size
 from data_tools.manifest import Text
+from data_tools.settings import Size
 from system.experts.embedding_file import EmbeddingFile
 from system.models.audio.base import AudioSettings, Encoder
 

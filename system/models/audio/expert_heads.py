@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from data_tools.documents.strict import Depth, Name, Size
+from data_tools.settings import Depth, Name, Size
 from system.experts import Expert
 from system.models.audio.base import AudioSettings, Encoder
 from system.models.base import Heads

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from data_tools.documents.strict import Size
+from data_tools.settings import Size
 from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder

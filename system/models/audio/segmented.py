@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias, cast
 
 from pydantic import Field, ValidationError, model_validator
 
-from data_tools.documents.strict import Positive, Size, Strict, mistakes
+from data_tools.settings import Positive, Size, Strict, mistakes
 from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder

@@ -5,7 +5,7 @@ To add a text encoder, write a file in this folder, and import it here. Never im
 
 from typing import TYPE_CHECKING
 
-from data_tools.documents.strict import closed_list
+from data_tools.settings import closed_list
 from system.models.text.base import TextSettings
 from system.models.text.embedding_gemma import EmbeddingGemmaText as EmbeddingGemmaText
 from system.models.text.embeddings import TextEmbeddings as TextEmbeddings

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from data_tools.cli import counted
-from data_tools.documents.strict import Size
 from data_tools.embeddings import HINT, all_files, read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Text
+from data_tools.settings import Size
 from system.models.base import Facts
 from system.models.text.base import Encoder, TextSettings
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.documents.strict import Size
+from data_tools.settings import Size
 from system.models.base import Facts
 from system.models.text.base import Encoder, TextSettings
 

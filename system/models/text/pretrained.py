@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, ValidationError, model_validator
 
 from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder, vector_size
-from data_tools.documents.strict import Size, mistakes
 from data_tools.errors import DataError
+from data_tools.settings import Size, mistakes
 from system.models.base import Facts, hub_facts
 from system.models.costs import TOKENS, UnknownSizeError, raise_unknown_size, skip_weight_init
 from system.models.text.base import Encoder, TextSettings

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.documents.strict import Depth, Size
+from data_tools.settings import Depth, Size
 from data_tools.words import words_of
 from system.models.base import Heads
 from system.models.text.base import Encoder, TextSettings

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from data_tools.documents.strict import Size
+from data_tools.settings import Size
 from system.models.base import Facts
 from system.models.costs import TOKENS
 from system.models.text.base import Encoder, TextSettings
