@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.embeddings import HINT, Vectors, all_files, read_vectors
+from data_tools.embeddings import HINT, Vectors, read_vectors
 from data_tools.errors import KitError
 from data_tools.files import require_file
 from data_tools.manifest import Clip, Text
@@ -27,7 +27,7 @@ class EmbeddingFile(ExpertSettings):
     dtype: ClassVar[str] = "float32"
 
     kind: Literal["embedding_file"]
-    files: Annotated[list[str], Field(exclude=True)]  # .npz, .parquet or .npy; their checksums identify them
+    files: Annotated[list[str], Field(exclude=True)]  # .npz; their checksums identify them
     values: Size  # of an embedding
     model: Text  # that computed them, as declared in a package
     model_parameters: int = 0  # of that model; 0: not counted
@@ -57,7 +57,7 @@ class EmbeddingFile(ExpertSettings):
 
     def weight_files(self) -> dict[str, Path]:
         """Return a dict from "files.0", "files.1", ... to the paths of the files with embeddings."""
-        return {f"files.{number}": path for number, path in enumerate(all_files(self.files))}
+        return {f"files.{number}": path for number, path in enumerate(map(Path, self.files))}
 
     def weight_source(self) -> str:
         """Return a text for error messages: how to make a missing file of embeddings."""

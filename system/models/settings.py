@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
-from data_tools.embeddings import Kind, all_files, read_vectors
+from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
 from data_tools.settings import Strict, mistakes
 from system.models.audio import Audio, AudioEmbeddings
@@ -100,8 +100,8 @@ class Model(Strict):
     @property
     def embedding_files(self) -> dict[str, Path]:
         """Dict from recipe key, such as model.text.files.0, to path, for embedding files made by other programs."""
-        given = {name: all_files(part.files) for name, part, _ in self._encoders if isinstance(part, OF_EMBEDDINGS)}
-        return {f"model.{name}.files.{i}": one for name, files in given.items() for i, one in enumerate(files)}
+        given = {name: part.files for name, part, _ in self._encoders if isinstance(part, OF_EMBEDDINGS)}
+        return {f"model.{name}.files.{i}": Path(one) for name, files in given.items() for i, one in enumerate(files)}
 
     def missing_files(self) -> list[str]:
         """Return an error message for each missing weight file of the encoders.
@@ -130,7 +130,7 @@ class EmbeddingsModel(Strict):
     """
 
     kind: Literal["embeddings"]
-    audio: str | Files  # file or files with the embeddings of clips (.npz, .parquet or .npy)
+    audio: str | Files  # file or files with the embeddings of clips (.npz)
     text: str | Files  # file or files with the embeddings of captions and queries
     model: str = "another model"  # that computed them, as declared in a package
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "audio", type=Path, help="the clips: a folder of audio files, with its subfolders, or a manifest (.jsonl)"
     )
-    parser.add_argument("--out", type=Path, required=True, help="the file to write (.npz or .parquet)")
+    parser.add_argument("--out", type=Path, required=True, help="the file to write (.npz)")
     raw = "write unscaled vectors (default: unit length, so that dot products are the scores)"
     parser.add_argument("--raw", action="store_true", help=raw)
     add_cache_argument(parser)
@@ -33,39 +33,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `embeddings`: write embeddings of clips and captions to a file. Returns: The exit status."""
-    writers = {".npz": _write_npz, ".parquet": _write_parquet}
-    if arguments.out.suffix not in writers:
-        raise KitError(f"--out {arguments.out}: must end in .npz or .parquet")
+    if arguments.out.suffix != ".npz":
+        raise KitError(f"--out {arguments.out}: must end in .npz")
     listed = list_clips(arguments.audio, None)
     ranker = ranker_of(arguments, arguments.model)
     pool = ranker.open(listed)
     clips, captions, normalize = pool.clips, caption_queries(pool.clips), not arguments.raw
     sounds = ranker.clip_vectors(pool, normalize)
     texts = ranker.text_vectors([caption.text for caption in captions], normalize) if captions else sounds[:0]
-    columns = {
+    columns: dict[str, Any] = {
         "kind": ["clip"] * len(clips) + ["caption"] * len(captions),
         "id": [clip.id for clip in clips] + [caption.id for caption in captions],
         "text": [clip.path for clip in clips] + [caption.text for caption in captions],
         "embedding": np.concatenate([sounds, texts]),
     }
-    with replacing(arguments.out) as part:
-        writers[arguments.out.suffix](part, columns)
+    with replacing(arguments.out) as part, part.open("wb") as file:
+        np.savez(file, **columns)
     print(
         f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}, "
         f"{counted(sounds.shape[1], 'value')} per embedding"
     )
     return 0
-
-
-def _write_npz(path: Path, columns: dict[str, Any]) -> None:
-    """Write the columns of the table of embeddings, such as ids and vectors, to a .npz file."""
-    with path.open("wb") as file:
-        np.savez(file, **columns)
-
-
-def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
-    """Write the columns of the table of embeddings, such as ids and vectors, to a Parquet file."""
-    import pyarrow
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.table({**columns, "embedding": list(columns["embedding"])}), path)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 import typing
 from pathlib import Path
 from typing import Any
@@ -111,6 +110,7 @@ def test_clips_are_divided_into_embedding_batches_as_computed_by_hand(monkeypatc
 
 _POOL = """
 import json, sys
+from dataclasses import replace
 from pathlib import Path
 import numpy as np
 import tiny, torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from data_tools.cli import counted
-from data_tools.embeddings import HINT, all_files, read_vectors
+from data_tools.embeddings import HINT, read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Text
 from data_tools.settings import Size
@@ -27,7 +27,7 @@ class TextEmbeddings(TextSettings):
     """
 
     kind: Literal["embeddings"]
-    files: Annotated[list[str], Field(min_length=1)]  # .npz, .parquet or .npy
+    files: Annotated[list[str], Field(min_length=1)]  # .npz
     dim: Size  # values of an embedding
     model: Text  # that computed them, as declared in a package
 
@@ -51,7 +51,7 @@ class TextEmbeddings(TextSettings):
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
         """Return an error message if a text has no embedding; None if all texts have one, or if a file is missing."""
-        if not all(path.is_file() for path in all_files(self.files)):
+        if not all(Path(path).is_file() for path in self.files):
             return None
         try:
             vectors = read_vectors(self.files, "caption").require_dim(self.dim, self.files)
@@ -69,7 +69,7 @@ class TextEmbeddings(TextSettings):
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
-        absent = [str(path) for path in all_files(self.files) if not path.is_file()]
+        absent = [path for path in self.files if not Path(path).is_file()]
         cure = f"write this file with the program that computes your embeddings; {HINT}"
         described = f"embeddings of {self.dim} values, read from {' and '.join(self.files)}"
         return described, [(file, cure) for file in absent]

@@ -5,12 +5,13 @@ Embeddings of texts that another program computed.
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from data_tools.cli import counted
-from data_tools.embeddings import all_files, read_vectors
+from data_tools.embeddings import read_vectors
 from data_tools.errors import KitError
 from system.compute.device import on_device
 from system.experts.base import file_sha256
@@ -49,7 +50,7 @@ class TextEmbeddingsEncoder(TextEncoder):
 
     def identity(self) -> str:
         """Return a checksum of the embedding files."""
-        return hashlib.sha256("".join(map(file_sha256, all_files(self._files))).encode()).hexdigest()
+        return hashlib.sha256("".join(map(file_sha256, map(Path, self._files))).encode()).hexdigest()
 
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the texts without an embedding."""
