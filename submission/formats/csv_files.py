@@ -44,15 +44,13 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
 
 
-def write_best(labels: ScoreMatrix | Labels, best: np.ndarray, path: Path, edition: Edition) -> None:
+def write_best(labels: Labels, best: np.ndarray, path: Path, edition: Edition) -> None:
     """Write a ranked CSV. best: (Q, ranking_length) columns of each query's best clips, best first."""
     header = edition.for_pool(len(labels.file_names)).columns
     _write_rows(path, edition, labels, header, ([labels.file_names[column] for column in row] for row in best))
 
 
-def _write_rows(
-    path: Path, edition: Edition, labels: ScoreMatrix | Labels, header: list[str], cells: Iterable[list[str]]
-) -> None:
+def _write_rows(path: Path, edition: Edition, labels: Labels, header: list[str], cells: Iterable[list[str]]) -> None:
     if path.suffix != ".csv":
         raise SubmissionError(f"{path}: edition {edition.name} needs a name ending in .csv")
     truth, text = matrix_truth(labels), io.StringIO()
@@ -103,13 +101,13 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
     queries, names = [cells[0] for _, cells in rows], header[1:]
     relevant = [sorted(truth.relevant[query] or ()) or None for query in queries]
     values = np.array([cells[1:] for _, cells in rows], dtype=np.float64).astype(np.float32)
-    return ScoreMatrix(values, queries, queries, names, names, relevant)
+    return ScoreMatrix(queries, queries, names, names, relevant, values=values)
 
 
 def editions_of(path: Path) -> list[Edition]:
     """Return the editions whose CSV has the header of this file."""
     header = check_csv(path.read_bytes(), EDITIONS["2022"]).header
-    return [edition for edition in EDITIONS.values() if not _header_problem(header, edition)]
+    return [edition for edition in EDITIONS.values() if _fits(header, edition)]
 
 
 def _require_correct(path: Path, found: Submission) -> Submission:
@@ -118,18 +116,19 @@ def _require_correct(path: Path, found: Submission) -> Submission:
     return found
 
 
+def _fits(header: list[str], edition: Edition) -> bool:
+    if edition.output == "matrix":
+        return len(header) > 1 and header[0] == edition.query_column
+    return header == edition.for_pool(len(header) - 1).columns
+
+
 def _header_problem(header: list[str], edition: Edition) -> Problem | None:
-    ranked = edition.for_pool(len(header) - 1).columns
-    is_ranked = any(header == other.for_pool(len(header) - 1).columns for other in EDITIONS.values())
-    is_matrix = header[:1] == [edition.query_column] and len(header) > 1 and not is_ranked
-    if is_matrix if edition.output == "matrix" else header == ranked:
+    if _fits(header, edition):
         return None
-    if header[:1] == [""] or header[:1] == ["\ufeff" + edition.query_column]:
-        return Problem(1, "row numbers of pandas, or a byte order mark; write with index=False in UTF-8")
-    wanted = f"{edition.query_column},FILE,..." if edition.output == "matrix" else ",".join(ranked)
-    others = [other.name for other in EDITIONS.values() if header == other.for_pool(len(header) - 1).columns]
-    hint = f" (the header of {', '.join(others)})" if others else ""
-    return Problem(1, f"the header of edition {edition.name} is {wanted}", ",".join(header)[:80] + hint)
+    wanted = f"{edition.query_column},FILE,..." if edition.output == "matrix" else ",".join(edition.columns)
+    others = "".join(f" (edition {other.name})" for other in EDITIONS.values() if _fits(header, other))
+    kind = f"the header must be {wanted}, without row numbers of pandas and byte order mark"
+    return Problem(1, kind, f"{','.join(header):.60}{others}")
 
 
 def _query_problems(rows: list[Row], truth: Truth | None) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from data_tools.files import require_file, writing
@@ -22,6 +22,15 @@ from submission.formats.problems import Problem
 Seconds = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Window = list[float]
 Text = Annotated[str, Field(min_length=1)]
+
+
+def _require_forward(window: Window) -> Window:
+    if window[1] < window[0]:
+        raise ValueError("a window ends before it starts")
+    return window
+
+
+Found = Annotated[list[Seconds], Field(min_length=2, max_length=3), AfterValidator(_require_forward)]
 _ALIASES = ConfigDict(populate_by_name=True)
 
 
@@ -47,10 +56,7 @@ class Moments:
     qid: Text
     query: str | None
     vid: str | None
-    windows: Annotated[
-        list[Annotated[list[Seconds], Field(min_length=2, max_length=3)]],
-        Field(alias="pred_relevant_windows", min_length=1),
-    ]
+    windows: Annotated[list[Found], Field(alias="pred_relevant_windows", min_length=1)]
 
 
 class MomentTruth(NamedTuple):
@@ -105,7 +111,6 @@ def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = Non
     answers, problems = _parse(data, Moments)
     queries = truth.queries if truth else {}
     for answer in answers.values():
-        problems += _window_problems(answer)
         if truth and answer.qid not in queries:
             problems.append(Problem(answer.line, "unknown query", answer.qid, queries))
     if len({len(window) for answer in answers.values() for window in answer.windows}) > 1:
@@ -161,7 +166,8 @@ def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem
             content = json.loads(line)
             parsed = adapter.validate_python({**defaults, **content, "line": number})
         except ValidationError as error:
-            problems += [_problem(number, dict(fault)) for fault in error.errors()[:3]]
+            for fault in error.errors()[:3]:
+                problems.append(Problem(number, f"{fault['loc'][0]}: {fault['msg']}", f"{fault['input']!s:.60}"))
         except (ValueError, TypeError) as error:
             problems.append(Problem(number, "no JSON object", str(error)))
         else:
@@ -172,20 +178,9 @@ def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem
     return found, problems
 
 
-def _problem(line: int, fault: dict[str, Any]) -> Problem:
-    key = ".".join(map(str, fault["loc"]))
-    return Problem(line, f"{fault['loc'][0]}: {fault['msg']}", "" if key == fault["loc"][0] else key)
-
-
 def _require_none(path: Path, problems: list[Problem]) -> None:
     if problems:
         raise SubmissionError(f"{path}: {problems[0]} (`check` lists all {len(problems)} problems)")
-
-
-def _window_problems(answer: Moments) -> Iterator[Problem]:
-    for window in answer.windows:
-        if window[1] < window[0]:
-            yield Problem(answer.line, "a window ends before it starts", str(window))
 
 
 def _oddities_of_truth(query: MomentQuery) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ NAME.npy: float32 of Q queries x C clips, higher is better. NAME.json: the rows 
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,31 +54,21 @@ class Labels:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreMatrix:
-    """Scores with the fields of Labels. values: (Q, C) float32, memory-mapped if read from a file."""
+class ScoreMatrix(Labels):
+    """Scores with their labels. values: (Q, C) float32, memory-mapped if read from a file."""
 
-    values: np.ndarray
-    query_ids: list[str]
-    query_texts: list[str]
-    clip_ids: list[str]
-    file_names: list[str]
-    relevant: list[list[str] | None]
-    facts: dict[str, Any] = field(default_factory=dict)
+    values: np.ndarray = field(kw_only=True)
 
     def __post_init__(self) -> None:
         """Raise SubmissionError for scores of another shape or type, and for scores that are NaN or infinite."""
-        if self.values.dtype != np.float32 or self.values.shape != self.labels.shape:
-            raise SubmissionError(f"scores must be float32 of shape {self.labels.shape}, not {self.values.shape}")
+        super().__post_init__()
+        if self.values.dtype != np.float32 or self.values.shape != self.shape:
+            raise SubmissionError(f"scores must be float32 of shape {self.shape}, not {self.values.shape}")
         require_finite(self.values)
 
     def __len__(self) -> int:
         """Return the number of queries."""
         return len(self.query_ids)
-
-    @property
-    def labels(self) -> Labels:
-        """The rows and columns."""
-        return Labels(**{each.name: getattr(self, each.name) for each in fields(Labels)})
 
     def relevant_columns(self) -> list[list[int]]:
         """Return the columns of each query's relevant clips, increasing; [] if they are not known."""
@@ -88,12 +78,12 @@ class ScoreMatrix:
 
 def matrix_from_blocks(labels: Labels, blocks: Iterable[np.ndarray]) -> ScoreMatrix:
     """Build a score matrix from blocks of its rows."""
-    return ScoreMatrix(np.concatenate(list(blocks)), **vars(labels))
+    return ScoreMatrix(**vars(labels), values=np.concatenate(list(blocks)))
 
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:
     """Write NAME.npy (`path`) and NAME.json."""
-    write_blocks(path, matrix.labels, [matrix.values])
+    write_blocks(path, matrix, [matrix.values])
 
 
 def write_blocks(path: Path, labels: Labels, blocks: Iterable[np.ndarray]) -> None:
@@ -127,13 +117,13 @@ def read_scores(path: Path) -> ScoreMatrix:
         described = json.loads(sidecar.read_text(encoding="utf-8"))
         queries, clips = described["queries"], described["clips"]
         return ScoreMatrix(
-            values,
             [query["id"] for query in queries],
             [query["text"] for query in queries],
             [clip["id"] for clip in clips],
             [clip["file_name"] for clip in clips],
             [query["relevant"] for query in queries],
             described.get("facts", {}),
+            values=values,
         )
     except (ValueError, KeyError, TypeError, EOFError) as error:
         raise SubmissionError(f"{path}: no score matrix ({error}); write it again") from None

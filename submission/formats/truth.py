@@ -16,7 +16,7 @@ from data_tools.files import require_folder
 from data_tools.names import audio_tree
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem
-from submission.formats.score_matrix import Labels, ScoreMatrix
+from submission.formats.score_matrix import Labels
 
 Row = tuple[int, list[str]]  # line number and cells
 
@@ -115,7 +115,7 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     return Truth(relevant, pool.pool)
 
 
-def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
+def matrix_truth(matrix: Labels) -> Truth:
     """Return the queries and clips of a score matrix. Raises SubmissionError for equal texts or equal file names."""
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     names = [clips and frozenset(name_of[clip] for clip in clips) for clips in matrix.relevant]

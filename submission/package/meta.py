@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from submission.editions import RESULT, Edition
 from submission.package.about import About, System
@@ -13,6 +13,22 @@ from submission.runs.entry import Entry
 from submission.runs.record import SetFacts
 
 OFFICIAL = frozenset({"castella", "clotho_moment"})  # training sets of 2026 that are not external
+
+
+class Network(NamedTuple):
+    """A pre-trained model of a run.
+
+    Attributes:
+        name: None if it has no name of its own.
+        part: Expert, or `audio` or `text` for an encoder.
+        parameters: Number of its frozen parameters.
+    """
+
+    name: str | None
+    part: str
+    url: str | None
+    licence: str | None
+    parameters: int
 
 
 def system_label(about: About, edition: Edition, index: int) -> str:
@@ -31,13 +47,9 @@ def make_meta(
         key: round(100 * figures[metric], 2) if of_moments else round(figures[metric], 4)
         for metric, key in figure_keys(edition).items()
     }
+    submission = {"label": label, "name": system.name, "abbreviation": system.abbreviation}
     return {
-        "submission": {
-            "label": label,
-            "name": system.name,
-            "abbreviation": system.abbreviation,
-            "authors": [author.model_dump() for author in about.authors],
-        },
+        "submission": submission | {"authors": [author.model_dump() for author in about.authors]},
         "system": _moments_block(runs, about) if of_moments else _clips_block(runs, about, system),
         "results": {RESULT: results},
     }
@@ -55,10 +67,16 @@ def _clips_block(runs: Sequence[Entry], about: About, system: System) -> dict[st
 
 def _moments_block(runs: Sequence[Entry], about: About) -> dict[str, Any]:
     trained, frozen = count_parameters(runs)
-    addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
-    licences, sets = weight_licences(runs), training_sets(runs)
-    external = dict.fromkeys(name for name in (*sets, *external_addresses(runs)) if name not in OFFICIAL)
-    audio = [_pretrained_audio(run) or [run.recipe["model"]["audio"]["kind"]] for run in runs]
+    audio = [
+        [one.name for one in networks(run) if one.part != "text" and one.name] or [run.recipe["model"]["audio"]["kind"]]
+        for run in runs
+    ]
+    external = [
+        {"name": item["name"], "url": item["url"]}
+        | ({"licences": item["licences"]} if isinstance(item.get("licences"), str) else {})
+        for item in _external_sources(runs, about)
+        if item["name"] not in OFFICIAL and item["purpose"] != "other"
+    ]
     return {
         "model": {
             "audio_models": list(dict.fromkeys(name for names in audio for name in names)),
@@ -70,10 +88,7 @@ def _moments_block(runs: Sequence[Entry], about: About) -> dict[str, Any]:
         },
         "dataset": {
             "data_augmentation": _augmentation(runs),
-            "external_data_resources": [
-                {"name": name, "url": addresses[name]} | ({"licences": licences[name]} if name in licences else {})
-                for name in external
-            ],
+            "external_data_resources": external,
             "audio_captions": _count_pairs(runs),
         },
         "ensemble": sum(len(run.members) for run in runs) > 1,
@@ -99,7 +114,9 @@ def describe(runs: Sequence[Entry]) -> dict[str, Any]:
     return {
         "input_sampling_rate": _join_unique(f"{rate / 1000:g}kHz" for rate in rates),
         "acoustic_features": _join_unique(expert.kind for expert in experts if expert.rate),
-        "acoustic_embeddings": _join_unique(run.result.experts[name].model for run in runs for name in frozen(run)),
+        "acoustic_embeddings": _join_unique(
+            one.name or "" for run in runs for one in networks(run) if one.part not in ("audio", "text")
+        ),
         "data_augmentation": _augmentation(runs),
         "machine_learning_method": _join_unique(
             f"embeddings of {text['model']}" if audio["kind"] == "embeddings" else f"{audio['kind']}, {text['kind']}"
@@ -134,6 +151,23 @@ def missing_facts(runs: Sequence[Entry], about: About, number: int, edition: Edi
             yield f"sources.{name}.url: missing; write its address, or null if it is not published"
 
 
+def networks(run: Entry) -> list[Network]:
+    """Return the pre-trained models of a run."""
+    result, model = run.result, run.recipe["model"]
+    counts, licences = result.parameters.frozen, result.weight_licences
+    found = [
+        Network(expert.model, name, ", ".join(expert.published) or None, licences.get(name), counts.get(name, 0))
+        for name, expert in result.experts.items()
+        if name in counts or expert.pretrained
+    ]
+    text = model["text"].get("model") or model["text"].get("vectors")
+    for part, path in (("audio", model["audio"].get("weights")), ("text", text)):
+        if path or part in counts:
+            name = Path(path).name if path else None
+            found.append(Network(name, part, None, licences.get(part), counts.get(part, 0)))
+    return found
+
+
 def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
     """Return the numbers of trained and frozen parameters; a frozen network of several models counts once."""
     members: set[tuple[object, ...]] = set()
@@ -144,12 +178,8 @@ def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
         # adapters are added to the weights of a frozen network
         trained += len(new) * sum(count for part, count in parts if not part.endswith(" adapters"))
         members |= new
-    networks: set[tuple[str, int]] = set()
-    for run in runs:
-        names = {name: expert.model for name, expert in run.result.experts.items()}
-        names |= {"audio": _audio_weights(run) or "audio", "text": text_name(run)}
-        networks |= {(names[name], count) for name, count in run.result.parameters.frozen.items()}
-    return trained, sum(count for _, count in networks)
+    counted = {(one.name or one.part, one.parameters) for run in runs for one in networks(run)}
+    return trained, sum(count for _, count in counted)
 
 
 def are_counted(runs: Sequence[Entry]) -> bool:
@@ -158,30 +188,9 @@ def are_counted(runs: Sequence[Entry]) -> bool:
     return all(name in run.result.parameters.frozen for run, name in given) and sum(count_parameters(runs)) > 0
 
 
-def frozen(run: Entry) -> list[str]:
-    """Return the names of a run's pre-trained experts."""
-    counted = run.result.parameters.frozen
-    return [name for name, expert in run.result.experts.items() if name in counted or expert.pretrained]
-
-
 def text_name(run: Entry) -> str:
     """Return the name of a run's pre-trained text model or word vectors, or `trained from scratch`."""
-    return _pretrained_text(run) or "trained from scratch"
-
-
-def _pretrained_text(run: Entry) -> str | None:
-    text = run.recipe["model"]["text"]
-    return Path(text.get("model") or text.get("vectors") or "").name or None
-
-
-def _audio_weights(run: Entry) -> str | None:
-    weights = run.recipe["model"]["audio"].get("weights")
-    return None if weights is None else Path(weights).name
-
-
-def _pretrained_audio(run: Entry) -> list[str]:
-    weights = _audio_weights(run)
-    return [*(run.result.experts[name].model for name in frozen(run)), *([weights] if weights else [])]
+    return next((one.name for one in networks(run) if one.part == "text" and one.name), "trained from scratch")
 
 
 def _augmentation(runs: Sequence[Entry]) -> str | None:
@@ -205,25 +214,12 @@ def _external_sources(runs: Sequence[Entry], about: About) -> Iterator[dict[str,
             "total_audio_length": round(60 * sum(part.hours for part in parts), 1),  # minutes
             "licences": dict(licences),
         }
-    purposes = dict.fromkeys((name for run in runs for name in _pretrained_audio(run)), "audio_modelling")
-    purposes |= dict.fromkeys(filter(None, map(_pretrained_text, runs)), "word_modelling")
-    recorded = weight_licences(runs)
-    for name, purpose in purposes.items():
-        licence = {"licences": recorded[name]} if name in recorded else {}
+    models = {one.name: one for run in runs for one in networks(run) if one.name}
+    for name in [*models, *(name for name in about.sources if name not in models and name not in sets)]:
+        part = models[name].part if name in models else None
+        purpose = "other" if part is None else "word_modelling" if part == "text" else "audio_modelling"
+        licence = {"licences": models[name].licence} if part and models[name].licence else {}
         yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None, **licence}
-    for name in about.sources:
-        if name not in sets and name not in purposes:
-            yield {"name": name, "purpose": "other", "url": addresses[name], "total_audio_length": None}
-
-
-def weight_licences(runs: Sequence[Entry]) -> dict[str, str]:
-    """Return the licence of each pre-trained audio model, if a run records it."""
-    licences: dict[str, str] = {}
-    for run in runs:
-        names = {name: run.result.experts[name].model for name in frozen(run)} | {"audio": _audio_weights(run)}
-        recorded = run.result.weight_licences
-        licences |= {model: recorded[name] for name, model in names.items() if model and name in recorded}
-    return licences
 
 
 def external_addresses(runs: Sequence[Entry]) -> dict[str, str | None]:
@@ -233,10 +229,7 @@ def external_addresses(runs: Sequence[Entry]) -> dict[str, str | None]:
         for source in run.result.data.values():
             for name in source.sets if source.trains else ():
                 addresses[name] = extract_address(source.published) or addresses.get(name)
-        for name in frozen(run):
-            expert = run.result.experts[name]
-            addresses[expert.model] = ", ".join(expert.published) or None
-        addresses |= dict.fromkeys(filter(None, (_audio_weights(run), _pretrained_text(run))))
+        addresses |= {one.name: one.url for one in networks(run) if one.name}
     return addresses
 
 

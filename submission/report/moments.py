@@ -2,7 +2,6 @@
 
 from pathlib import Path, PurePath
 
-from data_tools.errors import DataError
 from data_tools.manifest import read_manifest
 from submission.editions import Edition
 from submission.formats.moments import Moments
@@ -65,8 +64,5 @@ def make_axis(run: Entry, answer: Moments, precision: float, paths: dict[str, Pa
 def _recording_paths(run: Entry) -> dict[str, Path]:
     """Return the path of each recording by its name without suffix; {} without a manifest."""
     manifest = run.recipe["data"].get(run.ranked.data, {}).get("manifest")
-    try:
-        clips = read_manifest(Path(manifest)) if manifest and Path(manifest).is_file() else ()
-        return {PurePath(clip.file_name).stem: Path(clip.path) for clip in clips}
-    except DataError:
-        return {}
+    clips = read_manifest(Path(manifest)) if manifest and Path(manifest).is_file() else ()
+    return {PurePath(clip.file_name).stem: Path(clip.path) for clip in clips}

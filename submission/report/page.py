@@ -12,7 +12,6 @@ from data_tools.files import writing
 from submission.errors import SubmissionError
 from submission.formats.moments import windows_by_query
 from submission.metrics.summary import Summary, compare, summarise_matrix, summarise_moments
-from submission.plots import CURVES
 from submission.report import clips, moments
 from submission.report.audio import AudioStore
 from submission.report.figures import draw_systems
@@ -172,11 +171,8 @@ def run_section(run: Entry) -> Section:
 
 def curves_sections(run: Entry) -> list[Section]:
     """Return the learning curves that the run has drawn, if any."""
-    drawings = [
-        Drawing(path, title, f"{title} by epoch")
-        for name, (title, _, _) in CURVES.items()
-        if (path := run.folder / f"figures/{name}.svg").is_file()
-    ]
+    paths = [path for path in sorted((run.folder / "figures").glob("*.svg")) if not path.match("*.*.svg")]
+    drawings = [Drawing(path, path.stem, f"{path.stem} by epoch") for path in paths]
     return [Section("learning", "Learning curves", drawings=drawings)] if drawings else []
 
 

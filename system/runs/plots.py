@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from submission.plots import BLUE, CURVES, ORANGE, draw_line, new_figure, save
+from submission.plots import BLUE, ORANGE, new_figure, save
 from submission.runs.record import EpochLine
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import MarginFactor
+from system.runs.curves import CURVES, draw_line
 from system.runs.folder import Run
 
 

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,14 @@ from submission.formats.moments import (
 )
 from submission.formats.pairs import Pair, read_pairs, write_pairs
 from submission.formats.problems import Problem, format_problems
-from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_blocks, write_scores
+from submission.formats.score_matrix import (
+    Labels,
+    ScoreMatrix,
+    matrix_from_blocks,
+    read_scores,
+    write_blocks,
+    write_scores,
+)
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_set, read_captions
 from submission.metrics.summary import ranks_in_csv, summarise, summarise_matrix
 from submission.runs.files import FrameScores, read_clips, read_frame_scores, write_frame_scores
@@ -257,9 +264,10 @@ def test_score_matrix_survives_a_round_trip(tmp_path: Path) -> None:
     relevant = [None, ["clip3", "clip1"], *small_matrix().relevant[2:]]
     matrix = small_matrix(relevant=relevant, facts={"é": [1]})
     write_scores(tmp_path / "a.npy", matrix)
-    write_blocks(tmp_path / "b.npy", matrix.labels, [matrix.values[:5], matrix.values[5:]])
+    write_blocks(tmp_path / "b.npy", matrix, [matrix.values[:5], matrix.values[5:]])
     assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
-    for again in (read_scores(tmp_path / "a.npy"), matrix_from_blocks(matrix.labels, [matrix.values])):
+    labels = Labels(*(getattr(matrix, one.name) for one in fields(Labels)))
+    for again in (read_scores(tmp_path / "a.npy"), matrix_from_blocks(labels, [matrix.values])):
         assert vars(again) | {"values": again.values.tobytes()} == vars(matrix) | {"values": matrix.values.tobytes()}
         assert again.relevant_columns()[:2] == [[], [1, 3]]
     assert np.load(tmp_path / "a.npy").dtype == np.float32
@@ -344,7 +352,7 @@ WINDOWS = "pred_relevant_windows"
         ([{**LINE, WINDOWS: [[1]]}], 1, WINDOWS),
         ([{**LINE, WINDOWS: [["0", "1"]]}], 1, WINDOWS),
         ([{**LINE, WINDOWS: [[0, float("inf")]]}], 1, WINDOWS),
-        ([{**LINE, WINDOWS: [[5, 2, 1]]}], 1, "ends"),
+        ([{**LINE, WINDOWS: [[5, 2, 1]]}], 1, "window"),
         ([{**LINE, WINDOWS: [[0, 1], [0, 1, 0.5]]}], None, "scores"),
         ([LINE, LINE], 2, "repeated"),
         ([{**LINE, "qid": "z_1"}], 1, "unknown"),

@@ -158,7 +158,7 @@ def test_audio_to_text_equals_a_slow_reference(seed: int) -> None:
     owner = [*range(n_clips), *rng.integers(n_clips, size=n_texts - n_clips).tolist()]
     values = rng.normal(size=(n_texts, n_clips)).astype(np.float32)
     clips, texts = [f"c{i}" for i in range(n_clips)], [f"t{i}" for i in range(n_texts)]
-    matrix = ScoreMatrix(values, texts, texts, clips, clips, [[clips[i]] for i in owner])
+    matrix = ScoreMatrix(texts, texts, clips, clips, [[clips[i]] for i in owner], values=values)
     found = summarise_audio_to_text(ranks_from_audio(matrix)).values
     listed = [sorted(range(n_texts), key=lambda t: -values[t, clip]) for clip in range(n_clips)]
     for k in (1, 5, 10):

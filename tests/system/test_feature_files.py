@@ -16,7 +16,7 @@ from data_tools.__main__ import main as data_tools
 from data_tools.errors import AudioError, KitError
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
-from submission.package.meta import count_parameters, external_addresses, frozen
+from submission.package.meta import count_parameters, external_addresses, networks
 from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.experts import FeatureFiles
@@ -87,7 +87,7 @@ def test_recipe_with_published_features_runs_without_audio(
     (about_msclap,) = json.loads((tmp_path / "run/result.json").read_text())["experts"].values()
     assert about_msclap["pretrained"] == "MS-CLAP"
     opened = open_entry(f"{tmp_path / 'run'}:test")
-    assert frozen(opened) == ["msclap"]
+    assert [one.part for one in networks(opened)] == ["msclap"]
     assert count_parameters([opened])[1] == 31_000_000
     assert external_addresses([opened])["MS-CLAP"] is None
     assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0

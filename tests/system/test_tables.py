@@ -104,7 +104,9 @@ def test_metrics_of_study_tables_match_hand_values(tmp_path) -> None:  # type: i
     values = np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.6, 0.5]], np.float32)
     ids = ["0", "1", "2", "3"]
     relevant: list[list[str] | None] = [["a"], ["a"], ["b"], ["b"]]
-    write_scores(tmp_path / "s.npy", ScoreMatrix(values, ids, list("wxyz"), ["a", "b"], ["a.wav", "b.wav"], relevant))
+    write_scores(
+        tmp_path / "s.npy", ScoreMatrix(ids, list("wxyz"), ["a", "b"], ["a.wav", "b.wav"], relevant, values=values)
+    )
     found = figures_of_run(tmp_path / "s.npy").values
     assert found["T2A R@1"].tolist() == [1, 0, 1, 0]
     assert found["T2A mAP"].tolist() == found["T2A mAP@10"].tolist() == [1, 0.5, 1, 0.5]
