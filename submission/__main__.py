@@ -55,7 +55,7 @@ Scored = Annotated[
     Path | None,
     typer.Option("--truth", help="For CSVs: captions (.csv); for moments: true windows (.jsonl)."),
 ]
-Annotated2025 = Annotated[
+Annotations = Annotated[
     Path | None, typer.Option("--annotations", help="Score only these queries: the 2025 metadata_eval.csv.")
 ]
 Ranked = Annotated[Direction, typer.Option("--direction", help="audio-to-text: clips are queries for captions.")]
@@ -87,7 +87,7 @@ def check(
         print(*(f"note: {line}" for line in format_problems(notes)), sep="\n", end="\n" if notes else "")
     if problems:
         print(*problems, sep="\n")
-        raise SubmissionError(f"{file}: {len(problems)} problems, listed above")
+        raise SubmissionError(f"{file}: has problems, listed above")
     print(verdict)
     if known is None:
         print("note: not compared with the queries; add --truth, or --queries and --audio")
@@ -96,10 +96,13 @@ def check(
 def _check_file(data: bytes, edition: Edition, known: Any) -> tuple[list[str], list[Any], str]:
     """Return the problems, the notes, and a verdict on a file without problems."""
     from submission.formats.csv_files import check_csv
-    from submission.formats.moments import MomentTruth, check_moments
+    from submission.formats.moments import MomentTruth, check_moment_truth, check_moments
     from submission.formats.problems import format_problems
     from submission.formats.truth import Truth
 
+    if edition.output == "windows" and b'"relevant_windows"' in data.partition(b"\n")[0]:
+        queries, problems, notes = check_moment_truth(data)
+        return list(format_problems(problems)), notes, f"ok: true windows of {counted(len(queries), 'query')}"
     if edition.output == "windows":
         answers, problems, notes = check_moments(data, edition, known if isinstance(known, MomentTruth) else None)
         windows = sum(len(answer.windows) for answer in answers)
@@ -115,7 +118,7 @@ def score(
     system: System,
     edition: Year = None,
     truth: Scored = None,
-    annotations: Annotated2025 = None,
+    annotations: Annotations = None,
     direction: Ranked = Direction.text_to_audio,
     per_query: Annotated[Path | None, typer.Option(help="Also write the metrics of each query as CSV.")] = None,
     as_json: AsJson = False,
@@ -159,7 +162,7 @@ def compare(
     others: Annotated[list[str], typer.Argument(metavar="OTHER...", help="Several systems are averaged.")],
     edition: Year = None,
     truth: Scored = None,
-    annotations: Annotated2025 = None,
+    annotations: Annotations = None,
     direction: Ranked = Direction.text_to_audio,
     as_json: AsJson = False,
 ) -> None:

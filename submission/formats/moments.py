@@ -89,10 +89,15 @@ class Checked(NamedTuple):
 def read_moment_truth(path: Path, edition: Edition) -> MomentTruth:
     """Read queries with true windows, or a blind list. Raises SubmissionError for a file with problems."""
     require_file(path)
-    queries, problems = _parse(path.read_bytes(), MomentQuery)
+    queries, problems, notes = check_moment_truth(path.read_bytes())
     _require_none(path, problems)
-    notes = [note for query in queries.values() for note in _oddities_of_truth(query)]
     return MomentTruth(queries, path.name, notes)
+
+
+def check_moment_truth(data: bytes) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
+    """Check queries with true windows; return them by id, the problems, and unusual windows."""
+    queries, problems = _parse(data, MomentQuery)
+    return queries, problems, [note for query in queries.values() for note in _oddities_of_truth(query)]
 
 
 def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None) -> list[Moments]:

@@ -31,7 +31,6 @@ from submission.metrics.retrieval import average_precision, chance, hit_rate, me
 from submission.ordering import NEVER, pad_ranks, relevant_ranks, sizes
 
 CLIPS = ("R@1", "R@5", "R@10", "mAP@10")
-MOMENTS_UNIT = "R1@0.7"  # a metric in per cent
 PRECISIONS = [f"mAP@{threshold:g}" for threshold in THRESHOLDS]
 
 
@@ -105,11 +104,11 @@ class Summary:
 
     def format(self, value: float, sign: str = "") -> str:
         """Format a metric: per cent for moments, else a share."""
-        return format_metric(MOMENTS_UNIT if self.of_moments else self.primary, value, sign)
+        return format_metric(self.primary, value, sign)
 
     def format_interval(self, interval: Interval, sign: str = "") -> str:
         """Format an interval of a metric."""
-        return format_interval(interval, MOMENTS_UNIT if self.of_moments else self.primary, sign)
+        return format_interval(interval, self.primary, sign)
 
     def lines(self) -> list[str]:
         """Return the summary as lines of text."""
@@ -151,12 +150,10 @@ def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
         annotations: Score only these queries, with these relevant clips.
     """
     lists = read_lists(path, edition, truth)
-    relevant = {query: names for query, names in (annotations or truth).relevant.items() if query in lists}
-    ranks = [
-        [rank for rank, name in enumerate(lists[query], 1) if name in (names or ())]
-        for query, names in relevant.items()
-    ]
-    return _ranks(pad_ranks(ranks), list(relevant.values()), list(relevant), len(truth.pool), edition.ranking_length)
+    relevant = [(query, names or frozenset()) for query, names in (annotations or truth).relevant.items()]
+    ranks = [[rank for rank, name in enumerate(lists[query], 1) if name in names] for query, names in relevant]
+    texts = [query for query, _ in relevant]
+    return _ranks(pad_ranks(ranks), [names for _, names in relevant], texts, len(truth.pool), edition.ranking_length)
 
 
 def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
@@ -184,15 +181,14 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
 
 def _ranks(
     ranks: np.ndarray,
-    relevant: Sequence[Collection[object] | None],
+    relevant: Sequence[Collection[object]],
     texts: list[str],
     n_pool: int,
     depth: int | None = None,
 ) -> RelevantRanks:
     if not relevant or not all(relevant):
         raise SubmissionError("the relevant clips of a query are not known, so it cannot be scored")
-    groups = group_numbers(frozenset(each or ()) for each in relevant)
-    return RelevantRanks(ranks, sizes(each or () for each in relevant), groups, texts, n_pool, depth)
+    return RelevantRanks(ranks, sizes(relevant), group_numbers(map(frozenset, relevant)), texts, n_pool, depth)
 
 
 def summarise(queries: RelevantRanks, metrics: Iterable[str] = CLIPS, primary: str = "mAP@10") -> Summary:

@@ -125,6 +125,7 @@ def test_moments_are_checked_scored_and_written(said: Said) -> None:
     said("write dev.jsonl --out mine.jsonl")
     assert "ok: 4 queries" in said("check mine.jsonl --queries list.jsonl")
     assert "note" in said("check dev.jsonl")
+    assert "true window" in said("check true.jsonl"), "and one note"
 
 
 def test_package_and_report_are_written(said: Said) -> None:
