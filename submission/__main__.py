@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,24 @@ from data_tools.errors import KitError, sentences
 from data_tools.files import require_file, require_other, writing
 from submission.editions import EDITIONS, MOMENTS, Edition
 from submission.errors import SubmissionError
+from submission.formats.csv_files import check_csv, write_csv
+from submission.formats.moments import MomentTruth, check_moment_truth, check_moments, read_moments, write_moments
+from submission.formats.pairs import read_pairs
+from submission.formats.problems import Problem, format_problems
+from submission.formats.score_matrix import read_scores, write_scores
+from submission.formats.truth import Truth
+from submission.metrics.blend import blend as blended
+from submission.metrics.blend import require_disjoint, search_weights
+from submission.metrics.intervals import Interval
+from submission.metrics.rerank import judged_rows, reranked, search_weight
+from submission.metrics.summary import Summary
+from submission.metrics.summary import compare as paired_test
+from submission.package.archive import check_archive
+from submission.package.pack import open_systems
+from submission.package.pack import pack as write_package
+from submission.report.page import write_report
+from submission.runs.entry import open_entry
+from submission.systems import AnyTruth, common_edition, read_summaries, read_truth, scores_file
 
 app = typer.Typer(
     name="lbar submit",
@@ -71,11 +90,6 @@ def check(
     audio: Annotated[Path | None, typer.Option(help="Folder of the blind set's audio.")] = None,
 ) -> None:
     """List every problem of a submission file or a package."""
-    from submission.formats.problems import format_problems
-    from submission.formats.truth import Truth
-    from submission.package.archive import check_archive
-    from submission.systems import common_edition, read_truth
-
     require_file(file)
     known = read_truth(truth, queries, audio)
     option = edition or (next(iter(MOMENTS)) if known is not None and not isinstance(known, Truth) else None)
@@ -93,13 +107,8 @@ def check(
         print("note: not compared with the queries; add --truth, or --queries and --audio")
 
 
-def _check_file(data: bytes, edition: Edition, known: Any) -> tuple[list[str], list[Any], str]:
+def _check_file(data: bytes, edition: Edition, known: AnyTruth | None) -> tuple[list[str], list[Problem], str]:
     """Return the problems, the notes, and a verdict on a file without problems."""
-    from submission.formats.csv_files import check_csv
-    from submission.formats.moments import MomentTruth, check_moment_truth, check_moments
-    from submission.formats.problems import format_problems
-    from submission.formats.truth import Truth
-
     if edition.output == "windows" and b'"relevant_windows"' in data.partition(b"\n")[0]:
         queries, problems, notes = check_moment_truth(data)
         return list(format_problems(problems)), notes, f"ok: true windows of {counted(len(queries), 'query')}"
@@ -124,8 +133,6 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Print the metrics of a system."""
-    from submission.systems import read_summaries
-
     if per_query:
         require_other(per_query, [Path(system), truth, annotations])
     from_audio = direction is Direction.audio_to_text
@@ -138,22 +145,25 @@ def score(
             file.write(text.getvalue().encode())
 
 
-def _document(summary: Any) -> dict[str, Any]:
-    """Return a summary for JSON; intervals of one group are null."""
-    intervals = {"jackknife": {summary.primary: summary.interval}, "bootstrap": summary.bootstraps}
-    for named in intervals.values():
-        named.update({name: None for name, (low, _) in named.items() if low != low})
+def _document(summary: Summary) -> dict[str, Any]:
+    """Return a summary for JSON."""
     return {
         "queries": len(summary.queries.texts),
         "pool": summary.queries.n_pool,
         "primary": summary.primary,
         "values": summary.values,
         "by_length": summary.by_length,
-        **intervals,
-        "median_rank": None if summary.median_rank == float("inf") else summary.median_rank,
+        "jackknife": _bounds(summary.interval),
+        "bootstrap": {name: _bounds(interval) for name, interval in summary.bootstraps.items()},
+        "median_rank": None if math.isinf(summary.median_rank) else summary.median_rank,
         "chance": summary.chance,
         "notes": summary.notes,
     }
+
+
+def _bounds(interval: Interval) -> Interval | None:
+    """Return an interval for JSON; None for a single group, which has none."""
+    return None if math.isnan(interval[0]) else interval
 
 
 @app.command()
@@ -167,17 +177,13 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare a system with the mean of others by a paired test over the same queries."""
-    from submission.metrics.summary import compare as test
-    from submission.systems import read_summaries
-
     names = [system, *others]
     first, *rest = read_summaries(names, edition, truth, annotations, direction is Direction.audio_to_text)
-    found = test(first, rest)
+    found = paired_test(first, rest)
     if as_json:
         systems = [{"system": name} | _document(one) for name, one in zip(names, (first, *rest), strict=True)]
-        interval = None if found.interval[0] != found.interval[0] else found.interval
-        test_result = found._asdict() | {"difference": found.mean, "interval": interval}
-        print(json.dumps({"systems": systems, "primary": first.primary} | test_result))
+        tested = found._asdict() | {"difference": found.mean, "interval": _bounds(found.interval)}
+        print(json.dumps({"systems": systems, "primary": first.primary} | tested))
         return
     for name, summary in zip(names, (first, *rest), strict=True):
         print(f"{summary.format(summary.values[first.primary])}  {name}")
@@ -193,11 +199,6 @@ def write(
     edition: Year = None,
 ) -> None:
     """Write the file that an edition requires."""
-    from submission.formats.csv_files import write_csv
-    from submission.formats.moments import read_moments, write_moments
-    from submission.formats.score_matrix import read_scores
-    from submission.systems import common_edition, scores_file
-
     source = scores_file(scores)
     require_other(out, [source])
     year = common_edition(edition, [scores])
@@ -224,11 +225,6 @@ def blend(
     edition: Year = None,
 ) -> None:
     """Combine several systems into one score matrix by the weighted mean."""
-    from submission.formats.score_matrix import read_scores, write_scores
-    from submission.metrics.blend import blend as blended
-    from submission.metrics.blend import require_disjoint, search_weights
-    from submission.systems import common_edition, scores_file
-
     if len(scores) < 2 or (validation and (weight or len(validation) != len(scores))):
         raise SubmissionError("a blend needs two or more systems, and one --validation or --weight for each, not both")
     files = {name: scores_file(name) for name in [*scores, *validation]}
@@ -263,13 +259,6 @@ def rerank(
     edition: Year = None,
 ) -> None:
     """Re-rank the best clips of a score matrix by the scores of a judge."""
-    from submission.formats.pairs import read_pairs
-    from submission.formats.score_matrix import read_scores, write_scores
-    from submission.metrics.blend import require_disjoint
-    from submission.metrics.rerank import judged_rows, reranked, search_weight
-    from submission.metrics.summary import compare as test
-    from submission.systems import common_edition
-
     if (validation is None) == (weight is None):
         raise SubmissionError("--validation or --weight: give one of them")
     require_other(out, [scores, judged, *(validation or ())])
@@ -283,7 +272,7 @@ def rerank(
             raise SubmissionError(f"{validation[1]}: no pair has a judge's score")
         weight, before, after = search_weight(searched, rows, year)
         facts = {"validation": {year.metric: after.values[year.metric], "without": before.values[year.metric]}}
-        gain = test(after, [before])
+        gain = paired_test(after, [before])
         value, interval = after.format(gain.mean, "+"), after.format_interval(gain.interval, "+")
         print(f"weight {weight:g} is best on validation: gain of {year.metric} {value}, 95 % {interval}")
     own = judged_rows(matrix, read_pairs(judged))
@@ -307,10 +296,6 @@ def pack(
     edition: Year = None,
 ) -> None:
     """Pack finished runs into the archive for the challenge."""
-    from submission.package.pack import open_systems
-    from submission.package.pack import pack as write_package
-    from submission.systems import common_edition
-
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip without another dot")
     year = common_edition(edition, [part for name in systems for part in name.split(",")])
@@ -331,9 +316,6 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The page to write; default: RUN/report.html.")] = None,
 ) -> None:
     """Write a page on a finished run: metrics, failures, and clips to listen to."""
-    from submission.report.page import write_report
-    from submission.runs.entry import open_entry
-
     entry = open_entry(run)
     page = out or entry.folder / "report.html"
     if page.suffix != ".html":

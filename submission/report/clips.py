@@ -1,5 +1,6 @@
 """Sections of a run that ranks clips: ranks, lengths of captions, and queries to listen to."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,10 @@ def lengths_section(summary: Summary, path: Path) -> Section:
     recalls = [name for name in summary.per_query if name.startswith("R@")]
     metric = max(recalls, key=lambda name: int(name[2:]))
     words = np.array([len(text.split()) for text in summary.queries.texts])
-    bins = np.searchsorted(WORDS, words, side="right") - 1
-    ends = [*(str(start - 1) for start in WORDS[1:]), ""]
     rows = []
-    for number, (start, end) in enumerate(zip(WORDS, ends, strict=True)):
-        if (own := bins == number).any():
-            rows.append((f"{start}–{end}", int(own.sum()), float(summary.per_query[metric][own].mean())))
+    for start, end in pairwise([*WORDS, np.inf]):
+        if (own := (words >= start) & (words < end)).any():
+            rows.append((f"from {start}", int(own.sum()), float(summary.per_query[metric][own].mean())))
     draw_bars(path, [label for label, _, _ in rows], [mean for _, _, mean in rows], "words of the caption", metric)
     title = f"{metric} by length of the caption"
     table = Table(title, ("words", "queries", metric), [[label, str(n), f"{mean:.4f}"] for label, n, mean in rows])

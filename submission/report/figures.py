@@ -6,37 +6,25 @@ from pathlib import Path
 import numpy as np
 
 from submission.metrics.summary import Summary
-from submission.plots import BLUE, GREY, ORANGE, new_figure, save
+from submission.plots import BLUE, ORANGE, new_figure, save
 
-LONGEST = 56  # characters of a label
+LONGEST = 30  # characters of a label
 
 
 def draw_systems(path: Path, systems: Mapping[str, Summary], levels: Mapping[str, float]) -> None:
-    """Draw the primary metric of each system with its intervals, and reference values such as chance."""
+    """Draw the primary metric of each system with its bootstrap interval, and reference values such as chance."""
     first = next(iter(systems.values()))
-    rows = len(systems) + len(levels)
-    figure = new_figure(1.1 + 0.45 * rows)
+    figure = new_figure(1.1 + 0.35 * (len(systems) + len(levels)))
     axes = figure.add_subplot(xlabel=first.primary)
-    for position, (name, summary) in enumerate(systems.items()):
-        colour = GREY if position else BLUE
-        value = summary.values[first.primary]
-        axes.plot(summary.bootstrap, [position] * 2, color=colour, linewidth=5, alpha=0.4)
-        axes.plot(summary.interval, [position] * 2, color=colour, linewidth=1.5)
-        axes.plot([value], [position], "o", color=colour)
-        _label(axes, f"{name}  {first.format(value)}", position)
-    for position, (name, value) in enumerate(levels.items(), start=len(systems)):
-        axes.plot([value], [position], "D", color=ORANGE, fillstyle="none")
-        _label(axes, f"{name}  {first.format(value)}", position)
-    axes.set(ylim=(rows - 0.6, -0.75), yticks=[], xlim=(0, max(1e-6, axes.get_xlim()[1])))
-    axes.spines[["left", "top", "right"]].set_visible(False)
+    for position, summary in enumerate(systems.values()):
+        axes.plot(summary.bootstrap, [position] * 2, color=BLUE, linewidth=5, alpha=0.4)
+        axes.plot([summary.values[first.primary]], [position], "o", color=BLUE)
+    for position, value in enumerate(levels.values(), start=len(systems)):
+        axes.plot([value], [position], "D", color=ORANGE)
+    labels = [name[-LONGEST:].encode("ascii", "backslashreplace").decode() for name in (*systems, *levels)]
+    axes.set_yticks(range(len(labels)), labels, parse_math=False)
+    axes.set(ylim=(len(labels) - 0.5, -0.5), xlim=(0, max(1e-6, axes.get_xlim()[1])))
     save(figure, path)
-
-
-def _label(axes, text: str, position: int) -> None:  # type: ignore[no-untyped-def]
-    plain = (
-        (text if len(text) <= LONGEST else f"...{text[-LONGEST + 3 :]}").encode("ascii", "backslashreplace").decode()
-    )
-    axes.text(0.0, position - 0.28, plain, transform=axes.get_yaxis_transform(), va="bottom", parse_math=False)
 
 
 def draw_bars(path: Path, labels: Sequence[str], values: Sequence[float], xlabel: str, ylabel: str) -> None:
