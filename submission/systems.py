@@ -44,7 +44,7 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
         return None
     require_file(path)
     if path.suffix == ".jsonl":
-        return read_moment_truth(path, next(iter(MOMENTS.values())))
+        return read_moment_truth(path)
     if queries:
         if audio is None:
             raise SubmissionError("--audio: missing; a blind set needs its folder")

@@ -30,37 +30,47 @@ class Submission(NamedTuple):
 
 
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
-    """Write the CSV that an edition requires, like pandas' `to_csv(index=False)`.
-
-    Raises SubmissionError for a matrix that a CSV cannot represent.
-    """
-    if edition.output == "matrix":
-        header = [edition.query_column, *matrix.file_names]
-        _write_rows(path, edition, matrix, header, (scores.astype(str).tolist() for scores in matrix.values))
-        return
-    length = edition.for_pool(len(matrix.file_names)).ranking_length
-    if len(matrix.file_names) < length:
-        raise SubmissionError(f"{path}: a row of edition {edition.name} lists {length} clips; rank a larger pool")
-    write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition)
+    """Write the CSV that an edition requires. Raises SubmissionError for a matrix that a CSV cannot represent."""
+    _write(path, csv_of(matrix, edition))
 
 
 def write_best(labels: Labels, best: np.ndarray, path: Path, edition: Edition) -> None:
     """Write a ranked CSV. best: (Q, ranking_length) columns of each query's best clips, best first."""
-    header = edition.for_pool(len(labels.file_names)).columns
-    _write_rows(path, edition, labels, header, ([labels.file_names[column] for column in row] for row in best))
+    _write(path, _ranked_csv(labels, best, edition))
 
 
-def _write_rows(path: Path, edition: Edition, labels: Labels, header: list[str], cells: Iterable[list[str]]) -> None:
+def _write(path: Path, data: bytes) -> None:
     if path.suffix != ".csv":
-        raise SubmissionError(f"{path}: edition {edition.name} needs a name ending in .csv")
+        raise SubmissionError(f"{path}: give a name ending in .csv")
+    with writing(path) as file:
+        file.write(data)
+
+
+def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
+    """Return the CSV that an edition requires, like that of pandas' `to_csv(index=False)`."""
+    if edition.output == "matrix":
+        header = [edition.query_column, *matrix.file_names]
+        return _checked_csv(matrix, edition, header, (scores.astype(str).tolist() for scores in matrix.values))
+    length = edition.for_pool(len(matrix.file_names)).ranking_length
+    if len(matrix.file_names) < length:
+        raise SubmissionError(f"a row of edition {edition.name} lists {length} clips; rank a larger pool")
+    return _ranked_csv(matrix, ranked_columns(matrix.values, matrix.file_names, length), edition)
+
+
+def _ranked_csv(labels: Labels, best: np.ndarray, edition: Edition) -> bytes:
+    header = edition.for_pool(len(labels.file_names)).columns
+    return _checked_csv(labels, edition, header, ([labels.file_names[column] for column in row] for row in best))
+
+
+def _checked_csv(labels: Labels, edition: Edition, header: list[str], cells: Iterable[list[str]]) -> bytes:
     truth, text = matrix_truth(labels), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows([query, *row] for query, row in zip(labels.query_texts, cells, strict=True))
     data = text.getvalue().encode()
-    _require_correct(path, check_csv(data, edition, truth))
-    with writing(path) as file:
-        file.write(data)
+    if problems := check_csv(data, edition, truth).problems:
+        raise SubmissionError(f"the CSV would have a problem: {problems[0]}")
+    return data
 
 
 def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Submission:

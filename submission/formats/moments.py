@@ -86,7 +86,7 @@ class Checked(NamedTuple):
     notes: list[Problem]
 
 
-def read_moment_truth(path: Path, edition: Edition) -> MomentTruth:
+def read_moment_truth(path: Path) -> MomentTruth:
     """Read queries with true windows, or a blind list. Raises SubmissionError for a file with problems."""
     require_file(path)
     queries, problems, notes = check_moment_truth(path.read_bytes())
@@ -143,15 +143,21 @@ def write_scored_moments(path: Path, answers: Sequence[Moments]) -> None:
 
 
 def write_moments(path: Path, answers: Sequence[Moments], edition: Edition) -> None:
-    """Write a file to submit: the best windows of each query without their scores, best first."""
+    """Write a file to submit."""
+    data = submitted(answers, edition)
+    with writing(path) as file:
+        file.write(data)
+
+
+def submitted(answers: Sequence[Moments], edition: Edition) -> bytes:
+    """Return a file to submit: the best windows of each query without their scores, best first."""
     lines = []
     for answer in answers:
         if answer.query is None or answer.vid is None:
             raise SubmissionError(f"line {answer.line}: query or vid is missing, which a submission needs")
         ranked = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
         lines.append(_line(answer, [window[:2] for window in ranked[: edition.max_windows]]))
-    with writing(path) as file:
-        file.writelines(lines)
+    return b"".join(lines)
 
 
 def _line(answer: Moments, windows: list[Window]) -> bytes:

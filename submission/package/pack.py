@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.csv_files import check_csv, write_csv
-from submission.formats.moments import read_moments, windows_by_query, write_moments
+from submission.formats.csv_files import check_csv, csv_of
+from submission.formats.moments import read_moments, submitted, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import matrix_truth, read_annotations
 from submission.metrics.blend import models_of
@@ -45,8 +44,8 @@ def _problems(systems: Sequence[Submitted], about: About, edition: Edition) -> I
     """Yield each reason why the systems cannot form one package."""
     if len(systems) > edition.systems:
         yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
-    for number, (submitted, facts) in enumerate(zip(systems, about.systems, strict=True)):
-        runs = submitted if isinstance(submitted, list) else []
+    for number, (given, facts) in enumerate(zip(systems, about.systems, strict=True)):
+        runs = given if isinstance(given, list) else []
         for run in runs:
             if run.of_moments != (edition.output == "windows"):
                 yield f"{run.folder}:{run.name} is of another task than edition {edition.name}"
@@ -60,34 +59,31 @@ def _problems(systems: Sequence[Submitted], about: About, edition: Edition) -> I
 
 
 def _pack_clips(
-    submitted: Submitted, about: About, system: System, edition: Edition, label: str, folder: Path
+    given: Submitted, about: About, system: System, edition: Edition, label: str, folder: Path
 ) -> PackedSystem:
-    runs = submitted if isinstance(submitted, list) else []
-    own = submitted if isinstance(submitted, Path) else submitted[0].scores
+    runs = given if isinstance(given, list) else []
+    own = given if isinstance(given, Path) else given[0].scores
     scored = _scores_of(runs, folder / system.scored if system.scored else own)
     known = set(scored.query_texts)
     if about.annotations:
         scored = with_annotations(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
     meta = make_meta(runs, about, system, summarise_matrix(scored, edition).values, edition, label)
-    blind = None if isinstance(submitted, Path) else submitted[0].blind_scores
+    blind = runs[0].blind_scores if runs else None
     output = folder / system.output if system.output else blind or own
     if output.suffix != ".npy":
         data = output.read_bytes()
         queries = {cells[0] for _, cells in check_csv(data, edition).rows}
         return PackedSystem(label, data, meta, None, str(output), queries <= known)
     matrix = _scores_of(runs, output)
-    with TemporaryDirectory() as temporary:
-        file = Path(temporary) / "output.csv"
-        write_csv(matrix, file, edition)
-        is_known = any(clips is not None for clips in matrix.relevant)
-        return PackedSystem(label, file.read_bytes(), meta, matrix_truth(matrix), str(output), is_known)
+    is_known = any(clips is not None for clips in matrix.relevant)
+    return PackedSystem(label, csv_of(matrix, edition), meta, matrix_truth(matrix), str(output), is_known)
 
 
 def _pack_moments(
-    submitted: Submitted, about: About, system: System, edition: Edition, label: str, folder: Path
+    given: Submitted, about: About, system: System, edition: Edition, label: str, folder: Path
 ) -> PackedSystem:
-    assert isinstance(submitted, list)
-    first, blind = submitted[0], submitted[0].blind
+    assert isinstance(given, list)
+    runs, first, blind = given, given[0], given[0].blind
     figures = first.figures
     if system.scored:
         scored = windows_by_query(read_moments(folder / system.scored, edition, first.truth))
@@ -99,11 +95,8 @@ def _pack_moments(
         position = {qid: number for number, qid in enumerate(truth.queries)}
         answers.sort(key=lambda answer: position[answer.qid])
     is_known = {answer.qid for answer in answers} <= first.truth.queries.keys()
-    with TemporaryDirectory() as temporary:
-        file = Path(temporary) / "output.jsonl"
-        write_moments(file, answers, edition)
-        meta = make_meta(submitted, about, system, figures, edition, label)
-        return PackedSystem(label, file.read_bytes(), meta, truth, str(path), is_known)
+    meta = make_meta(runs, about, system, figures, edition, label)
+    return PackedSystem(label, submitted(answers, edition), meta, truth, str(path), is_known)
 
 
 def _scores_of(runs: Sequence[Entry], path: Path) -> ScoreMatrix:

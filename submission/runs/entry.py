@@ -101,7 +101,7 @@ class Entry:
     @cached_property
     def truth(self) -> MomentTruth:
         """The queries of moments."""
-        return read_moment_truth(self.folder / f"scores/{self.name}.truth.jsonl", self.edition)
+        return read_moment_truth(self.folder / f"scores/{self.name}.truth.jsonl")
 
     @cached_property
     def answers(self) -> list[Moments]:

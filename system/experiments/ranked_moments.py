@@ -156,7 +156,7 @@ def _write_files(
     for path in files:
         path.parent.mkdir(exist_ok=True)
     write_queries(files.truth, moments, clips.values())
-    truth = read_moment_truth(files.truth, edition)
+    truth = read_moment_truth(files.truth)
     answers = [
         Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
         for query, one in zip(truth.queries.values(), located, strict=True)

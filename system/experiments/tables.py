@@ -101,7 +101,7 @@ def figures_of_moments(result: MomentsResult) -> Figures:
     single value for this part, not one per query; NaN if the part is empty.
     """
     record = get_moments_edition(result.edition)
-    summary = summarise_moments_file(Path(result.windows), read_moment_truth(Path(result.truth), record), record)
+    summary = summarise_moments_file(Path(result.windows), read_moment_truth(Path(result.truth)), record)
     parts = dict.fromkeys(OF_PARTS, float("nan")) | summary.by_length
     parts |= {f"{metric} {NEW_TEXTS}": value for metric, value in (result.figures_of_new_texts or {}).items()}
     values = {name: np.array([value]) for name, value in parts.items()} | summary.per_query

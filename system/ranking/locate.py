@@ -317,7 +317,7 @@ def write_windows(path: Path, queries: MomentQueries, located: Sequence[Located]
     truth_path = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_moments(truth_path, queries.moments, queries.recordings.values())
-    truth = read_moment_truth(truth_path, edition)
+    truth = read_moment_truth(truth_path)
     answers = [
         Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
         for query, one in zip(truth.queries.values(), located, strict=True)

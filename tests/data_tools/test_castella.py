@@ -13,7 +13,6 @@ from data_tools.datasets.castella import read_castella
 from data_tools.errors import DataError
 from data_tools.manifest import Clip, audio_clip, read_manifest
 from data_tools.moments import Moment, read_moments, write_moments
-from submission.editions import get_moments_edition
 from submission.formats.moments import read_moment_truth
 from submission.metrics.moments import score_moments
 
@@ -93,8 +92,7 @@ def test_windows_of_scored_splits_stay_as_published(tmp_path: Path, split: str) 
     expected = [[w for w in windows if w[1] > w[0]] for _, _, _, windows in LINES]
     assert [[list(window) for window in moment.windows or []] for moment in moments] == expected
     write_moments(tmp_path / "truth.jsonl", moments, clips)
-    edition = get_moments_edition()
-    ours, theirs = (read_moment_truth(file, edition).windows() for file in (tmp_path / "truth.jsonl", path))
+    ours, theirs = (read_moment_truth(file).windows() for file in (tmp_path / "truth.jsonl", path))
     answers = {qid: [[0, 83], [200, 4800], [80, 84], [299, 301]] for qid in theirs}
     assert official_figures(score_moments(answers, ours)) == official_figures(score_moments(answers, theirs))
 

@@ -240,7 +240,7 @@ def test_true_windows_that_are_empty_or_too_long_do_not_count() -> None:
 
 
 def test_summary_has_intervals_over_recordings_and_leaves_out_queries_without_windows(tmp_path: Path) -> None:
-    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"), E2026)
+    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     summary = summarise_moments(FOUND, truth, E2026)
     scores = score_moments(FOUND, QUERIES)
     assert summary.values == metric_values(scores, E2026.metrics)
@@ -254,6 +254,6 @@ def test_summary_has_intervals_over_recordings_and_leaves_out_queries_without_wi
     assert "mAP long" not in summary.by_length
     assert any("66.67 %" in line for line in summary.lines())
     assert "left out" in summary.notes[0]
-    blind = read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True), E2026)
+    blind = read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True))
     with pytest.raises(SubmissionError, match="blind"):
         summarise_moments(FOUND, blind, E2026)

@@ -320,7 +320,7 @@ def test_pairs_survive_a_round_trip_and_wrong_ones_are_refused_by_line(tmp_path:
 
 
 def test_found_windows_are_written_with_and_without_scores(tmp_path: Path) -> None:
-    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"), E2026)
+    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     answers = read_moments(write_found(tmp_path / "found.jsonl"), E2026, truth)
     assert windows_by_query(answers) == FOUND
     write_scored_moments(tmp_path / "again.jsonl", answers)
@@ -332,7 +332,7 @@ def test_found_windows_are_written_with_and_without_scores(tmp_path: Path) -> No
     assert list(line) == ["qid", "query", "vid", "pred_relevant_windows"]
     assert not is_scored(read_moments(tmp_path / "out.jsonl", E2026))
     assert truth.windows() == QUERIES
-    assert read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True), E2026).is_blind
+    assert read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True)).is_blind
 
 
 LINE = named("a_1") | {"pred_relevant_windows": [[0, 9, 0.9]]}
@@ -362,14 +362,14 @@ WINDOWS = "pred_relevant_windows"
 def test_each_fault_of_found_windows_is_reported_with_its_line(
     tmp_path: Path, lines: list[Any], line: int | None, word: str
 ) -> None:
-    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"), E2026)
+    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     data = "".join(json.dumps(each) + "\n" if each != "x" else "x\n" for each in lines).encode()
     problems = check_moments(data, E2026, truth).problems
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
 
 
 def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
-    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"), E2026)
+    truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     odd = [[5, 5, 0.1], [70, 80, 0.9], *([n, n + 1, 0.0] for n in range(10))]
     lines = [LINE | {WINDOWS: odd, "query": "other"}, *({"qid": q, WINDOWS: FOUND[q]} for q in list(FOUND)[1:])]
     json_lines(tmp_path / "odd.jsonl", lines)
@@ -379,7 +379,7 @@ def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
     for word in ("length", "more than", "sorted", "differs"):
         assert word in kinds
     right = [named("a_1") | {"relevant_windows": [[3, 3]]}, named("b_1") | {"relevant_windows": []}]
-    assert len(read_moment_truth(json_lines(tmp_path / "t.jsonl", right), E2026).notes) == 2
+    assert len(read_moment_truth(json_lines(tmp_path / "t.jsonl", right)).notes) == 2
 
 
 # --- files of a run ----------------------------------------------------------------------------------------------
