@@ -38,7 +38,7 @@ def about(count: int = 1, **changes: Any) -> dict[str, Any]:
     affiliation = {"abbreviation": "U_X", "institute": "University X", "department": None, "location": "Town, Land"}
     author = {"lastname": "de la Cruz", "firstname": "Ana", "email": "ana@example.org", "affiliation": affiliation}
     names = [{"name": f"System {n}", "abbreviation": f"sys{n}"} for n in range(1, count + 1)]
-    sources = {"world": {"url": None}, "panns": {"url": "https://panns.org"}, "minilm": {"url": None}}
+    sources = {name: {"url": None} for name in ("world", "minilm", "castella")}
     return {"authors": [author | {"corresponding": True}, author], "systems": names, "sources": sources} | changes
 
 
@@ -48,7 +48,7 @@ def result(folder: Path, **changes: Any) -> dict[str, Any]:
     return {
         "format": 1, "recipe": "tiny", "seed": 3, "commits": ["abc"], "hardware": "2 cores",
         "parameters": {"trained": {"audio": 90, "text": 10}, "frozen": {"panns": 500, "text": 70}, "total": 670},
-        "experts": {"panns": expert | {"kind": "panns"}, "logmel": expert | {"kind": "logmel"}},
+        "experts": {"panns": expert | {"kind": "panns", "published": ["https://panns.org"]}, "logmel": expert | {"kind": "logmel"}},
         "weight_licences": {"panns": "MIT"},
         "data": {"train": {"sets": sets, "trains": ["only"], "published": None}},
         "seconds": 1.0, "training_seconds": 3600.0, "broken": {"x.wav": "cut"}, "sha256": {},
@@ -158,4 +158,6 @@ def write_moments_run(folder: Path) -> Path:
             "answers": "", "truth": "", "frames": "",
         }  # fmt: skip
     rank = {"found": entry(kind="moments"), "blind": entry(kind="moments", data="list")}
-    return write_common(folder, rank, moments=moments)
+    data = result(folder)["data"]
+    data["train"]["sets"]["castella"] = data["train"]["sets"]["world"]
+    return write_common(folder, rank, moments=moments, data=data)

@@ -101,6 +101,7 @@ def test_meta_yaml_by_hand(here: Path) -> None:
             {"name": "panns", "purpose": "audio_modelling", "url": "https://panns.org", "total_audio_length": None,
              "licences": "MIT"},
             {"name": "minilm", "purpose": "word_modelling", "url": None, "total_audio_length": None},
+            {"name": "castella", "purpose": "other", "url": None, "total_audio_length": None},
             {"name": "more", "purpose": "other", "url": "https://x.org", "total_audio_length": None},
         ],
         "source_code": "https://code.org",
@@ -175,7 +176,7 @@ def test_package_of_moments_by_hand(here: Path, capsys: pytest.CaptureFixture[st
             "freezed_parameters": "0.00057 M", "loss_function": ["ranking (weight 1.0, margin 0.2)"],
         },
         "dataset": {
-            "data_augmentation": None, "audio_captions": 7,
+            "data_augmentation": None, "audio_captions": 14,
             "external_data_resources": [
                 {"name": "world", "url": None}, {"name": "panns", "url": "https://panns.org", "licences": "MIT"},
                 {"name": "minilm", "url": None},

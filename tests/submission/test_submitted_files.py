@@ -350,6 +350,7 @@ WINDOWS = "pred_relevant_windows"
         ([{"qid": "a_1"}], 1, WINDOWS),
         ([{**LINE, WINDOWS: []}], 1, WINDOWS),
         ([{**LINE, WINDOWS: [[1]]}], 1, WINDOWS),
+        ([{**LINE, WINDOWS: [[1, 2, 3, 4]]}], 1, WINDOWS),
         ([{**LINE, WINDOWS: [["0", "1"]]}], 1, WINDOWS),
         ([{**LINE, WINDOWS: [[0, float("inf")]]}], 1, WINDOWS),
         ([{**LINE, WINDOWS: [[5, 2, 1]]}], 1, "window"),
