@@ -63,8 +63,8 @@ def reference_levels(run: Entry, summary: Summary) -> dict[str, float]:
     for name, key in (("untrained", "untrained"), ("random windows", "random"), ("ceiling", "ceiling")):
         value = ranked.get(key)
         levels[name] = value.get(metric) if isinstance(value, dict) else value
-    if metric != run.ranked.metric or (not run.of_moments and metric != "mAP@10"):
-        levels.pop("ceiling")  # that of composed scenes is known for mAP@10
+    if metric == "mAP@16":
+        levels.pop("ceiling")  # that of composed scenes is mAP@10
     return {name: value for name, value in levels.items() if value is not None}
 
 
@@ -118,7 +118,7 @@ def settings_section(run: Entry, others: Mapping[str, Entry]) -> Section:
     this, tables = dict(dotted_values(run.recipe)), []
     for name, other in others.items():
         that = dict(dotted_values(other.recipe))
-        keys = [key for key in {**this, **that} if this.get(key, NONE) != that.get(key, NONE) and key != "checksum"]
+        keys = [key for key in {**this, **that} if this.get(key, NONE) != that.get(key, NONE)]
         rows = [[key, *(json.dumps(one[key]) if key in one else NONE for one in (this, that))] for key in keys]
         tables.append(Table(f"This run and {name}", ("setting", THIS_RUN, name), rows))
     return Section("settings", "Settings that differ", tables=tables)

@@ -48,7 +48,8 @@ def result(folder: Path, **changes: Any) -> dict[str, Any]:
     return {
         "format": 1, "recipe": "tiny", "seed": 3, "commits": ["abc"], "hardware": "2 cores",
         "parameters": {"trained": {"audio": 90, "text": 10}, "frozen": {"panns": 500, "text": 70}, "total": 670},
-        "experts": {"panns": expert | {"kind": "panns", "published": ["https://panns.org"]}, "logmel": expert | {"kind": "logmel"}},
+        "experts": {"panns": expert | {"kind": "panns", "published": ["https://panns.org"]},
+                    "logmel": expert | {"kind": "logmel"}},
         "weight_licences": {"panns": "MIT"},
         "data": {"train": {"sets": sets, "trains": ["only"], "published": None}},
         "seconds": 1.0, "training_seconds": 3600.0, "broken": {"x.wav": "cut"}, "sha256": {},
