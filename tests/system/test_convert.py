@@ -65,7 +65,7 @@ def test_damaged_and_foreign_tflite_files_are_refused(
             read_layers(bad)
     for length in (8, 100, len(data) // 3):
         bad.write_bytes(data[:length])
-        with pytest.raises(KitError, match=r"bad\.tflite is (damaged or truncated|not yamnet)"):
+        with pytest.raises(KitError, match="truncated"):
             read_layers(bad)
     assert main(["convert", str(bad), "--out", str(tmp_path / "out.npz")]) == 1
     assert "Traceback" not in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_download_fetches_the_hub_model_of_an_expert(
         assert f"{COMMIT}/model.safetensors  audio model owner/wavlm" in output
     assert hub == ["owner/wavlm"]
     said = refused(capsys, "download", with_expert(world, tmp_path, model="owner/other"))
-    assert "expert heard: audio model owner/other" in said
+    assert "heard" in said
     assert "404 for owner/other" in said
     (tmp_path / "empty").mkdir()
     said = refused(capsys, "download", with_expert(world, tmp_path, model=str(tmp_path / "empty")))

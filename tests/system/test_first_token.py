@@ -82,12 +82,12 @@ def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm: s
 
 
 def test_missing_text_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
-    with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; give a folder"):
+    with pytest.raises(KitError, match="nowhere"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
     from transformers import DistilBertConfig
 
     DistilBertConfig().save_pretrained(tmp_path / "other")
-    with pytest.raises(KitError, match=r"has no settings hidden_dropout_prob .*set text.dropout to null"):
+    with pytest.raises(KitError, match="hidden_dropout_prob"):
         settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
 
 

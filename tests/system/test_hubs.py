@@ -308,16 +308,16 @@ ENTRIES = ("corrected", "evaluation")
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"bank": ["evaluation"]}, "'evaluation' is a test split"),
-        ({"validation": "evaluation"}, "'evaluation' is a test split"),
-        ({"of": "absent"}, "must be an earlier entry of kind checkpoint or blind; such entries: evaluation"),
-        ({"bank": ["absent"]}, "no data source 'absent'"),
+        ({"bank": ["evaluation"]}, "evaluation"),
+        ({"validation": "evaluation"}, "evaluation"),
+        ({"of": "absent"}, "checkpoint"),
+        ({"bank": ["absent"]}, "source"),
         ({"kinds": []}, "kinds"),
         ({"of": ["evaluation"]}, "corrected.of"),
         ({"betas": []}, "corrected.betas"),
         ({"neighbours": []}, "corrected.neighbours"),
-        ({"bank": ["validation"]}, "data source 'validation' is also named in `validation`"),
-        ({"bank": ["validation"], "validation": "train"}, "stage only trains on 'train'; name a validation split"),
+        ({"bank": ["validation"]}, "validation"),
+        ({"bank": ["validation"], "validation": "train"}, "validation"),
     ],
 )
 def test_hubness_corrections_that_use_the_tested_captions_are_refused(

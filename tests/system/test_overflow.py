@@ -67,9 +67,7 @@ def test_interrupt_saves_no_overflowed_weights(
     """Ctrl-C in the fifth step, whose update overflows."""
     path = write(world, tmp_path)
     overflow_at(5, monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
-    assert "step 5: the model has weights that are infinite" in refused(
-        capsys, "train", path, "--out", tmp_path / "run"
-    )
+    assert "infinite" in refused(capsys, "train", path, "--out", tmp_path / "run")
     state_after_one_epoch(tmp_path / "run")
 
 

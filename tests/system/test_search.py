@@ -208,7 +208,7 @@ def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp
         model.encode_audio([folder / "more/broken.wav"])
     with pytest.raises(KitError, match="knows"):
         model.rank(["xylophone"], folder)
-    with pytest.raises(KitError, match=r"neither a run .* nor an exported model"):
+    with pytest.raises(KitError, match="exported"):
         load_model(tmp_path)
 
 
@@ -236,7 +236,7 @@ def test_empty_lists_of_texts_or_files_are_refused(model: Retriever, folder: Pat
     for call in (model.encode_audio, lambda files: model.rank(TEXTS, files)):
         with pytest.raises(KitError, match="manifest"):
             call([])
-    with pytest.raises(KitError, match="the list of clips is empty"):
+    with pytest.raises(KitError, match="clips"):
         model.encode_clips([])
 
 

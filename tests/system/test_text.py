@@ -59,7 +59,7 @@ def test_trainable_text_embeddings_are_independent_of_the_batch(minilm: str, tmp
 def test_invalid_text_encoder_settings_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match="returns"):
         sentence_settings(minilm, dim=300).build([], tmp_path)
-    with pytest.raises(KitError, match=r"text model .*nothing: no such folder; give a folder"):
+    with pytest.raises(KitError, match="nothing"):
         sentence_settings(str(tmp_path / "nothing")).build([], tmp_path)
     assert sentence_settings(minilm).build([], tmp_path).without_known_words(["a dog", ""]) == [""]
     cut = shutil.copytree(minilm, tmp_path / "cut")

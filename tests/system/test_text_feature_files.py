@@ -98,7 +98,7 @@ def test_missing_or_wrongly_sized_text_feature_files_are_errors(world: Path, tmp
         narrow([text])
     (tmp_path / "empty").mkdir()
     absent = TextFeatureFiles.model_validate(settings(tmp_path / "empty", queries)).build([], tmp_path)
-    with pytest.raises(KitError, match=r"qid.*\.npz is missing; copy the features of all queries"):
+    with pytest.raises(KitError, match="features"):
         absent.prepare([text])
     (tmp_path / "other.jsonl").write_text('{"qid": 1}\n')
     other = TextFeatureFiles.model_validate(settings(tmp_path / "features", tmp_path / "other.jsonl"))

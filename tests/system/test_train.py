@@ -531,10 +531,7 @@ def test_many_infinite_losses_in_a_row_end_fp16_training(
     )
     monkeypatch.setattr(module, "SKIPPED_LIMIT", 2)
     assert train_as_fp16(world, tmp_path, monkeypatch) == 1
-    assert (
-        "step 1: the loss was not finite in 2 steps in a row; set precision to bf16, or lower"
-        in capsys.readouterr().err
-    )
+    assert "precision" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("is_moved", [True, False])

@@ -212,11 +212,11 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     [
         (
             ["model.audio.head=linear"],
-            "rank.evaluation.stage: stage is null, but model.audio has layers that must be trained",
+            "rank.evaluation.stage",
         ),
-        (["model.text.projection=linear"], "stage: stage is null, but model.text has layers that must be trained"),
-        (["rank.evaluation.checkpoint=last"], "evaluation.stage: set both stage and checkpoint, or set both to null"),
-        (["rank.evaluation.stage=train"], "no stage 'train'; its stages: none"),
+        (["model.text.projection=linear"], "model.text"),
+        (["rank.evaluation.checkpoint=last"], "evaluation.stage"),
+        (["rank.evaluation.stage=train"], "stages"),
     ],
 )
 def test_untrained_layers_in_a_zero_shot_recipe_are_refused(recipe: Path, changes: list[str], said: str) -> None:
