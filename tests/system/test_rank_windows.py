@@ -181,7 +181,7 @@ def test_window_files_never_overwrite_input_files(
     for out in ("q.jsonl", "q.truth.jsonl"):
         named = ["--audio", str(manifest), "--moments", str(moments), "--out", str(tmp_path / out)]
         assert main(["rank", str(runs / "own"), "--windows", "--split", "evaluation", *named]) == 1
-        assert f"{moments} would overwrite the input file {moments}" in capsys.readouterr().err
+        assert "overwrite" in capsys.readouterr().err
     assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
 
 

