@@ -174,7 +174,6 @@ CLIPS = [
     ("stages.only.losses=[{kind: two_state, weight: 1, per_frame: false}]", "moment"),
     ("stages.only.losses=[{kind: distill, weight: 1, teachers: [nobody], temperature: 0.1}]", "nobody"),
     ("stages.only.losses=[{kind: nt_xent, weight: 1, temperature: learned}]", "temperature"),
-    ("stages.only.losses=[{kind: nt_xent, weight: 1, temperature: 1.5}]", "temperature"),
     ("model.audio.heads=3", "heads"),
     ("model.audio.dropout=1.5", "below"),
     ("model.audio.experts.logmel.kind=logmell", "logmel"),
@@ -211,6 +210,14 @@ ENCODERS = [
     (BEATS | {"segment_seconds": 0.17, "hop_seconds": 0.1}, "segment_seconds"),
     (EAT | {"segment_seconds": 123}, "segment_seconds"),
 ]
+LOSSES = [
+    ("{kind: ranking, weight: 1, margin: 2.1, relax: none}", "margin"),
+    ("{kind: ranking, weight: 0, margin: 0.2, relax: none}", "weight"),
+    ("{kind: nt_xent, weight: 1, temperature: 1.1}", "temperature"),
+    ("{kind: sigmoid, weight: 1, scale: 0}", "scale"),
+    ("{kind: hard_negative_nce, weight: 1, temperature: 0.1, beta: 11}", "beta"),
+    ("{kind: hard_negative_nce, weight: 1, temperature: 0.1, beta: 1, alpha: 1.1}", "alpha"),
+]
 PARTS = [
     ("lr_by_part={sound: 1e-5}", "sound"),
     ("lr_by_part={audio: 1e-5, logmel: 1e-5}", "logmel"),
@@ -233,6 +240,7 @@ SIZES = [
     ("stages.only.batch_size", "10000000"),
 ]
 CLIPS += [(f"model.audio={json.dumps(settings)}", word) for settings, word in ENCODERS]
+CLIPS += [(f"stages.only.losses=[{loss}]", word) for loss, word in LOSSES]
 CLIPS += [(f"stages.only.optimizer.{change}", word) for change, word in PARTS]
 CLIPS += [(f"stages.only.augment={change}", word) for change, word in MIXED]
 CLIPS += [(f"{key}={value}", key) for key, value in SIZES]
