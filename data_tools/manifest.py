@@ -132,7 +132,10 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
         try:
             yield number, kind.validate_json(line)
         except ValidationError as error:
-            raise DataError(f"{path}, line {number}: {faults_of(error)[0]}") from None
+            fault = faults_of(error)[0]
+            if error.errors()[0]["type"] == "json_invalid":
+                fault = "not JSON; a manifest, or a file of moments, has one object per line"
+            raise DataError(f"{path}, line {number}: {fault}") from None
 
 
 _CLIP = TypeAdapter(Clip)

@@ -5,6 +5,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def _broken_studies(folder: Path) -> None:
 
 def _broken_manifests(folder: Path, clips: list[Clip]) -> None:
     (folder / "broken").mkdir()
-    line = clips[0].model_dump()
+    line = asdict(clips[0])
     for name, changes in (
         ("no_id", {"id": None}),
         ("number", {"id": 5}),

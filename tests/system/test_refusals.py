@@ -41,7 +41,7 @@ COMMANDS = [
     ("export run --out captions.csv", "captions.csv"),
     ("rank run --audio blind.csv --queries audio --out x.npy", "manifest"),
     ("rank run --audio audio --queries nowhere.csv --out x.npy", "nowhere.csv"),
-    ("rank run --audio audio --queries recipe.yaml --out x.npy", "queries"),
+    ("rank run --audio audio --queries recipe.yaml --out x.npy", "caption"),
     ("rank run --audio audio --out x.npy", "queries"),
     ("rank run --audio manifest.jsonl --split train --out x.npy", "train"),
     ("search run manifest.jsonl tone --split train", "train"),
@@ -303,7 +303,6 @@ def test_setting_that_does_not_fit_is_refused_with_its_key(
         (b"\xff\xfe", "UTF-8"),
         (b"just text", "mapping"),
         (b"stages: {a: 3}\nmodel: []\ndata: 7\nrank: {x: 1}\n", "stages.a"),
-        (b"name: &a [*a]\n", "end"),
     ],
 )
 def test_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, word: str) -> None:
