@@ -177,5 +177,5 @@ def refusal(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert "Traceback" not in errors
     found = [text for text in errors.splitlines() if "error: " in text]
     assert len(found) == 1, errors
-    assert len(found[0]) < 400, "a sentence can be read at a glance"
+    assert len(found[0]) < 500, "a sentence can be read at a glance"
     return found[0] if "listed above" not in found[0] else output
