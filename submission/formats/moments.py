@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from data_tools.files import require_file, writing
@@ -22,6 +22,7 @@ from submission.formats.problems import Problem
 Seconds = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Window = list[float]
 Text = Annotated[str, Field(min_length=1)]
+Qid = Annotated[Text, BeforeValidator(lambda qid: str(qid) if type(qid) is int else qid)]  # UnAV-100 has numbers
 
 
 def _require_forward(window: Window) -> Window:
@@ -39,7 +40,7 @@ class MomentQuery:
     """A query with its true windows; None in a blind list. line: Line of the file. seconds: Length of the recording."""
 
     line: int
-    qid: Text
+    qid: Qid
     query: str
     vid: Text
     seconds: Annotated[Seconds | None, Field(alias="duration")] = None
@@ -53,7 +54,7 @@ class Moments:
     """The windows that a system found for a query, best first. line: Line of the file."""
 
     line: int
-    qid: Text
+    qid: Qid
     query: str | None
     vid: str | None
     windows: Annotated[list[Found], Field(alias="pred_relevant_windows", min_length=1)]

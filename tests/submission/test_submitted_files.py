@@ -345,7 +345,7 @@ WINDOWS = "pred_relevant_windows"
         ([], None, "empty"),
         (["x"], 1, "JSON"),
         ([[]], 1, "JSON"),
-        ([{**LINE, "qid": 3}], 1, "qid"),
+        ([{**LINE, "qid": None}], 1, "qid"),
         ([{WINDOWS: [[0, 1]]}], 1, "qid"),
         ([{"qid": "a_1"}], 1, WINDOWS),
         ([{**LINE, WINDOWS: []}], 1, WINDOWS),
@@ -367,6 +367,13 @@ def test_each_fault_of_found_windows_is_reported_with_its_line(
     data = "".join(json.dumps(each) + "\n" if each != "x" else "x\n" for each in lines).encode()
     problems = check_moments(data, E2026, truth).problems
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
+
+
+def test_query_ids_may_be_whole_numbers_as_in_unav_100(tmp_path: Path) -> None:
+    line = {"qid": 0, "query": "x", "vid": "v", WINDOWS: [[0, 1]], "relevant_windows": [[0, 1]]}
+    path = json_lines(tmp_path / "numbers.jsonl", [line])
+    truth = read_moment_truth(path)
+    assert windows_by_query(read_moments(path, E2026, truth)) == truth.windows() == {"0": [[0, 1]]}
 
 
 def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
