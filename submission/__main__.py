@@ -108,7 +108,7 @@ def check(
 
 
 def _check_file(data: bytes, edition: Edition, known: AnyTruth | None) -> tuple[list[str], list[Problem], str]:
-    """Return the problems, the notes, and a verdict on a file without problems."""
+    """Return problems, notes, and a verdict without problems."""
     if edition.output == "windows" and b'"relevant_windows"' in data.partition(b"\n")[0]:
         queries, problems, notes = check_moment_truth(data)
         return list(format_problems(problems)), notes, f"ok: true windows of {counted(len(queries), 'query')}"
@@ -162,7 +162,7 @@ def _document(summary: Summary) -> dict[str, Any]:
 
 
 def _bounds(interval: Interval) -> Interval | None:
-    """Return an interval for JSON; None for a single group, which has none."""
+    """Return an interval for JSON; None without one."""
     return None if math.isnan(interval[0]) else interval
 
 
@@ -176,7 +176,10 @@ def compare(
     direction: Ranked = Direction.text_to_audio,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a system with the mean of others by a paired test over the same queries."""
+    """Compare a system with the mean of others.
+
+    The paired test swaps the systems for groups of queries.
+    """
     names = [system, *others]
     first, *rest = read_summaries(names, edition, truth, annotations, direction is Direction.audio_to_text)
     found = paired_test(first, rest)
@@ -224,7 +227,7 @@ def blend(
     ] = [],  # noqa: B006
     edition: Year = None,
 ) -> None:
-    """Combine several systems into one score matrix by the weighted mean."""
+    """Combine several systems into one score matrix."""
     if len(scores) < 2 or (validation and (weight or len(validation) != len(scores))):
         raise SubmissionError("a blend needs two or more systems, and one --validation or --weight for each, not both")
     files = {name: scores_file(name) for name in [*scores, *validation]}
@@ -258,7 +261,7 @@ def rerank(
     weight: Annotated[float | None, typer.Option(min=0, max=1, help="The judge's weight.")] = None,
     edition: Year = None,
 ) -> None:
-    """Re-rank the best clips of a score matrix by the scores of a judge."""
+    """Re-rank the best clips by the scores of a judge."""
     if (validation is None) == (weight is None):
         raise SubmissionError("--validation or --weight: give one of them")
     require_other(out, [scores, judged, *(validation or ())])
@@ -315,7 +318,10 @@ def report(
     beside: Annotated[list[str], typer.Option(metavar="RUN[:ENTRY]", help="Another run to compare with.")] = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="The page to write; default: RUN/report.html.")] = None,
 ) -> None:
-    """Write a page on a finished run: metrics, failures, and clips to listen to."""
+    """Write a page on a finished run.
+
+    Metrics, failures, and clips to listen to.
+    """
     entry = open_entry(run)
     page = out or entry.folder / "report.html"
     if page.suffix != ".html":
@@ -328,7 +334,10 @@ def report(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the verb on the command line and return its exit status: 0, 1 after an error, 2 for wrong usage."""
+    """Run a verb and return its exit status.
+
+    It is 1 after an error, and 2 for wrong usage.
+    """
     try:
         app(args=argv, prog_name="lbar submit")
     except SystemExit as stop:

@@ -64,7 +64,10 @@ class Edition:
         return [self.query_column, *(f"{self.rank_prefix}{rank}" for rank in range(1, self.ranking_length + 1))]
 
     def for_pool(self, n_clips: int) -> "Edition":
-        """Return this edition for a pool; only for `custom`, a small pool shortens the ranked lists."""
+        """Return this edition for a pool.
+
+        Only for `custom`, a small pool shortens the ranked lists.
+        """
         short = self.name == CUSTOM and 0 < n_clips < self.ranking_length
         return replace(self, ranking_length=n_clips) if short else self
 
@@ -126,7 +129,7 @@ def get_edition(name: str | int) -> Edition:
 
 
 def get_moments_edition(name: str | int | None = None) -> Edition:
-    """Return an edition that finds moments; the latest one for None."""
+    """Return an edition that finds moments, by default the latest."""
     return _lookup(next(reversed(MOMENTS)) if name is None else name, MOMENTS)
 
 
@@ -142,6 +145,12 @@ def _lookup(name: str | int, editions: dict[str, Edition]) -> Edition:
 
 
 def format_metric(metric: str, value: float, sign: str = "") -> str:
-    """Format a metric: per cent for moments, else a share. sign: "+" marks positive values too."""
+    """Format a metric.
+
+    Args:
+        metric: Those of moments are in per cent.
+        value: In [0, 1].
+        sign: "+" marks positive values too.
+    """
     is_of_moments = any(metric in edition.metrics for edition in MOMENTS.values())
     return f"{100 * value:{sign}.2f} %" if is_of_moments else f"{value:{sign}.4f}"

@@ -1,4 +1,6 @@
-"""The order of clips, with ties: by descending score, then by file name in code point order.
+"""The order of clips, with ties.
+
+By descending score, then by file name in code point order.
 
 All functions in `submission` use this order. The order of ties in the official 2022 code is arbitrary, that of 2025 is
 the order of the pool. With equal scores, metrics may therefore differ from the official ones; a constant matrix scores
@@ -35,20 +37,28 @@ def relevant_ranks(values: np.ndarray, relevant: Sequence[Sequence[int]], names:
 
 
 def ranked_columns(values: np.ndarray, names: Sequence[str], k: int) -> np.ndarray:
-    """Return the columns of each query's k best clips, (Q, k), best first."""
+    """Return the columns of each query's best clips, (Q, k)."""
     order = ClipOrder(names)
     return np.concatenate([order.best(values[rows], k) for rows in row_blocks(values)])
 
 
 class ClipOrder:
-    """Sorts the clips of one pool for many queries; the names are sorted only once."""
+    """Sorts the clips of one pool for many queries.
+
+    The names are sorted only once.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         """Sort the file names of the pool, (C,)."""
         self._by_name = np.argsort(name_positions(names))
 
     def best(self, values: np.ndarray, k: int) -> np.ndarray:
-        """Return the columns of each query's k best clips, (Q, k), best first. values: (Q, C) finite scores."""
+        """Return the columns of each query's best clips, (Q, k).
+
+        Args:
+            values: (Q, C) finite scores.
+            k: Number of clips.
+        """
         values = values[:, self._by_name]
         start = values.shape[1] - k
         # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
@@ -62,12 +72,15 @@ class ClipOrder:
 
 
 def name_positions(names: Sequence[str]) -> np.ndarray:
-    """Return the position of each file name in alphabetical order, (C,), from 0."""
+    """Return the alphabetical positions of file names, (C,)."""
     return np.argsort(sorted(range(len(names)), key=names.__getitem__))
 
 
 def pad_ranks(ranks: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
-    """Return lists of ranks as an array (Q, R); shorter rows end with NEVER."""
+    """Return lists of ranks as an array (Q, R).
+
+    Shorter rows end with NEVER.
+    """
     padded = np.full((len(ranks), max(map(len, ranks), default=0)), NEVER)
     for row, own in zip(padded, ranks, strict=True):
         row[: len(own)] = own
@@ -75,7 +88,7 @@ def pad_ranks(ranks: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
 
 
 def row_blocks(values: np.ndarray) -> Iterator[slice]:
-    """Yield slices that divide the rows of a matrix into blocks of about 16 MiB."""
+    """Yield slices of rows that make blocks of 16 MiB."""
     size = max(1, BLOCK // max(1, values.shape[1]))
     return (slice(start, min(start + size, len(values))) for start in range(0, len(values), size))
 

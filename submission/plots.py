@@ -28,7 +28,7 @@ def new_figure(height: float = 3.2) -> "Figure":
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a figure as .svg or .png, by the suffix of `path`; the same figure always has the same bytes."""
+    """Write a figure as .svg or .png, with reproducible bytes."""
     import matplotlib
 
     kind = path.suffix.removeprefix(".")

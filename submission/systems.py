@@ -1,4 +1,4 @@
-"""Systems that are named on the command line, and the truth that they are scored by.
+"""Systems named on the command line, and their truth.
 
 A system is a CSV of an edition, windows of moments (.jsonl), a score matrix (.npy), or a finished run, RUN or
 RUN:ENTRY.
@@ -53,7 +53,10 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
 
 
 def scores_file(name: str) -> Path:
-    """Return the file of a score matrix, or of windows; that of a run's entry for RUN."""
+    """Return the file of a score matrix, or of windows.
+
+    That of a run's entry for RUN.
+    """
     return open_entry(name).scores if is_run(name) else Path(name)
 
 
@@ -69,7 +72,7 @@ def possible_editions(name: str) -> list[Edition]:
 
 
 def edition_names(matrix: ScoreMatrix) -> set[str]:
-    """Return the edition in the facts of a score matrix, or in those of all blended ones; empty if it is not known."""
+    """Return the edition that a score matrix states."""
     if isinstance(edition := matrix.facts.get("edition"), str):
         return {edition}
     of = matrix.facts.get("of")
@@ -78,7 +81,10 @@ def edition_names(matrix: ScoreMatrix) -> set[str]:
 
 
 def common_edition(option: str | None, names: Iterable[str]) -> Edition:
-    """Return the edition of --edition or, without it, the latest that all systems may be of."""
+    """Return the edition of --edition, or that of all systems.
+
+    Of several possible ones, it is the latest.
+    """
     if option:
         return get_any_edition(option)
     possible = [possible_editions(name) for name in names]
@@ -95,7 +101,7 @@ def read_summaries(
     annotations: Path | None = None,
     from_audio: bool = False,
 ) -> list[Summary]:
-    """Return the metrics of systems by the rules of one edition.
+    """Return the metrics of systems, all of one edition.
 
     Args:
         option: Value of --edition.

@@ -1,4 +1,6 @@
-"""CSV files of the challenge: ranked lists (2022 to 2024), and all scores (2025).
+"""CSV files of the challenge.
+
+Ranked lists (2022 to 2024), and all scores (2025).
 
 `check_csv` finds every problem of either file. `write_csv` writes only files without problems.
 """
@@ -22,7 +24,11 @@ from submission.ordering import ranked_columns
 
 
 class Submission(NamedTuple):
-    """Content of a CSV. rows: Line number and cells, which begin with the query."""
+    """Content of a CSV.
+
+    Attributes:
+        rows: Line number and cells, which begin with the query.
+    """
 
     header: list[str]
     rows: list[Row]
@@ -30,12 +36,19 @@ class Submission(NamedTuple):
 
 
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
-    """Write the CSV that an edition requires. Raises SubmissionError for a matrix that a CSV cannot represent."""
+    """Write the CSV that an edition requires.
+
+    Raises SubmissionError for a matrix that a CSV cannot represent.
+    """
     _write(path, csv_of(matrix, edition))
 
 
 def write_best(labels: Labels, best: np.ndarray, path: Path, edition: Edition) -> None:
-    """Write a ranked CSV. best: (Q, ranking_length) columns of each query's best clips, best first."""
+    """Write a ranked CSV.
+
+    Args:
+        best: (Q, ranking_length) columns of each query's best clips, best first.
+    """
     _write(path, _ranked_csv(labels, best, edition))
 
 
@@ -47,7 +60,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
-    """Return the CSV that an edition requires, like that of pandas' `to_csv(index=False)`."""
+    """Return the CSV that an edition requires.
+
+    Its bytes are those of pandas' `to_csv(index=False)`.
+    """
     if edition.output == "matrix":
         header = [edition.query_column, *matrix.file_names]
         return _checked_csv(matrix, edition, header, (scores.astype(str).tolist() for scores in matrix.values))
@@ -74,7 +90,7 @@ def _checked_csv(labels: Labels, edition: Edition, header: list[str], cells: Ite
 
 
 def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Submission:
-    """Check a CSV against the rules of an edition and, if given, the queries and pool of a truth.
+    """Check a CSV by an edition and a truth.
 
     Stricter than the official 2022 script, which skips empty lines, uses the last row of a repeated query, and counts
     a repeated file twice.
@@ -100,13 +116,19 @@ def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Subm
 
 
 def read_lists(path: Path, edition: Edition, truth: Truth) -> dict[str, list[str]]:
-    """Read a ranked CSV: the file names of each query, best first. Raises SubmissionError for a file with problems."""
+    """Read a ranked CSV.
+
+    The file names of each query, best first. Raises SubmissionError for a file with problems.
+    """
     found = _require_correct(path, check_csv(path.read_bytes(), edition, truth))
     return {query: names for _, (query, *names) in found.rows}
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
-    """Read a CSV of all scores; texts and names are the ids. Raises SubmissionError for a file with problems."""
+    """Read a CSV of all scores.
+
+    Texts and names are the ids. Raises SubmissionError for a file with problems.
+    """
     header, rows, _ = _require_correct(path, check_csv(path.read_bytes(), edition, truth))
     queries, names = [cells[0] for _, cells in rows], header[1:]
     relevant = [sorted(truth.relevant[query] or ()) or None for query in queries]
@@ -115,7 +137,7 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
 
 
 def editions_of(path: Path) -> list[Edition]:
-    """Return the editions whose CSV has the header of this file."""
+    """Return the editions whose header a CSV has."""
     header = check_csv(path.read_bytes(), EDITIONS["2022"]).header
     return [edition for edition in EDITIONS.values() if _fits(header, edition)]
 
@@ -168,7 +190,10 @@ def _score_problems(rows: list[Row]) -> Iterator[Problem]:
 
 
 def _name_problems(line: int, names: list[str], truth: Truth | None, whole: bool = False) -> Iterator[Problem]:
-    """Yield empty, repeated and, with a truth, unknown names; if `whole`, also missing names of the pool."""
+    """Yield empty, repeated and, with a truth, unknown names.
+
+    If `whole`, also missing names of the pool.
+    """
     if not all(name.strip() for name in names):
         yield Problem(line, "a file name is empty")
     yield from (Problem(line, "a file is listed twice", name) for name, times in Counter(names).items() if times > 1)

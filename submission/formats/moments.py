@@ -37,7 +37,12 @@ _ALIASES = ConfigDict(populate_by_name=True)
 
 @dataclass(frozen=True, config=_ALIASES)
 class MomentQuery:
-    """A query with its true windows; None in a blind list. line: Line of the file. seconds: Length of the recording."""
+    """A query with its true windows.
+
+    Attributes:
+        seconds: Length of the recording, if it is known.
+        windows: None in a blind list.
+    """
 
     line: int
     qid: Qid
@@ -51,7 +56,7 @@ class MomentQuery:
 
 @dataclass(frozen=True, config=_ALIASES)
 class Moments:
-    """The windows that a system found for a query, best first. line: Line of the file."""
+    """The windows found for a query, best first."""
 
     line: int
     qid: Qid
@@ -61,7 +66,12 @@ class Moments:
 
 
 class MomentTruth(NamedTuple):
-    """Queries by id. name: Name of the file. notes: Unusual content, which is scored anyway."""
+    """Queries by id.
+
+    Attributes:
+        name: Name of the file.
+        notes: Unusual content, which is scored anyway.
+    """
 
     queries: Mapping[str, MomentQuery]
     name: str
@@ -73,14 +83,21 @@ class MomentTruth(NamedTuple):
         return all(query.windows is None for query in self.queries.values())
 
     def windows(self) -> dict[str, list[Window]]:
-        """Return the true windows of each query. Raises SubmissionError for a blind list."""
+        """Return the true windows of each query.
+
+        Raises SubmissionError for a blind list.
+        """
         if self.is_blind:
             raise SubmissionError(f"{self.name}: no true windows; only the organisers can score a blind list")
         return {qid: query.windows or [] for qid, query in self.queries.items()}
 
 
 class Checked(NamedTuple):
-    """Content of a file. notes: Unusual content, which is scored anyway."""
+    """Content of a file.
+
+    Attributes:
+        notes: Unusual content, which is scored anyway.
+    """
 
     answers: list[Moments]
     problems: list[Problem]
@@ -88,7 +105,10 @@ class Checked(NamedTuple):
 
 
 def read_moment_truth(path: Path) -> MomentTruth:
-    """Read queries with true windows, or a blind list. Raises SubmissionError for a file with problems."""
+    """Read queries with true windows, or a blind list.
+
+    Raises SubmissionError for a file with problems.
+    """
     require_file(path)
     queries, problems, notes = check_moment_truth(path.read_bytes())
     _require_none(path, problems)
@@ -96,7 +116,10 @@ def read_moment_truth(path: Path) -> MomentTruth:
 
 
 def check_moment_truth(data: bytes) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """Check queries with true windows; return them by id, the problems, and unusual windows."""
+    """Check queries with true windows.
+
+    Return them by id, the problems, and unusual windows.
+    """
     queries, problems = _parse(data, MomentQuery)
     return queries, problems, [note for query in queries.values() for note in _oddities_of_truth(query)]
 
@@ -110,7 +133,9 @@ def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None)
 
 
 def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = None) -> Checked:
-    """Check found windows and, with a truth, whether the file has all queries and no others.
+    """Check found windows.
+
+    With a truth, the file must have all queries and no others.
 
     Stricter than the official script of 2026, which accepts reversed windows and repeated queries.
     """
@@ -151,7 +176,10 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: Edition) -> N
 
 
 def submitted(answers: Sequence[Moments], edition: Edition) -> bytes:
-    """Return a file to submit: the best windows of each query without their scores, best first."""
+    """Return a file to submit.
+
+    The best windows of each query without their scores, best first.
+    """
     lines = []
     for answer in answers:
         if answer.query is None or answer.vid is None:
@@ -170,7 +198,10 @@ Line = TypeVar("Line", MomentQuery, Moments)
 
 
 def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem]]:
-    """Parse JSON lines by query id; wrong lines and repeated queries become problems."""
+    """Parse JSON lines by query id.
+
+    Wrong lines and repeated queries become problems.
+    """
     adapter, found, problems = TypeAdapter(kind), dict[str, Line](), list[Problem]()
     defaults: dict[str, Any] = {"query": None, "vid": None} if kind is Moments else {}
     for number, line in enumerate(data.splitlines(), 1):

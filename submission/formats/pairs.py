@@ -1,4 +1,6 @@
-"""Best clips of each query, for a judge: one JSON line per pair.
+"""Best clips of each query, for a judge.
+
+One JSON line per pair.
 
 {"query": "7", "text": "a dog barks", "clip": "clotho/3.wav", "path": "data/3.wav", "score": 0.41, "rank": 1}
 
@@ -39,7 +41,10 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read pairs, judged or not. Raises SubmissionError for a wrong or repeated pair."""
+    """Read pairs, judged or not.
+
+    Raises SubmissionError for a wrong or repeated pair.
+    """
     require_file(path)
     pairs: dict[tuple[str, str], Pair] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), 1):

@@ -35,7 +35,7 @@ class Labels:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise SubmissionError for lists of other lengths, repeated ids, and relevant clips outside the pool."""
+        """Raise SubmissionError for labels that contradict each other."""
         if 0 in self.shape or not len(self.query_texts) == len(self.relevant) == self.shape[0]:
             raise SubmissionError(f"scores of shape {self.shape} need as many texts and lists of relevant clips")
         pool = set(self.clip_ids)
@@ -55,12 +55,16 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class ScoreMatrix(Labels):
-    """Scores with their labels. values: (Q, C) float32, memory-mapped if read from a file."""
+    """Scores with their labels.
+
+    Attributes:
+        values: (Q, C) float32, memory-mapped if read from a file.
+    """
 
     values: np.ndarray = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        """Raise SubmissionError for scores of another shape or type, and for scores that are NaN or infinite."""
+        """Raise SubmissionError for scores of another shape, NaN or infinity."""
         super().__post_init__()
         if self.values.dtype != np.float32 or self.values.shape != self.shape:
             raise SubmissionError(f"scores must be float32 of shape {self.shape}, not {self.values.shape}")
@@ -71,7 +75,7 @@ class ScoreMatrix(Labels):
         return len(self.query_ids)
 
     def relevant_columns(self) -> list[list[int]]:
-        """Return the columns of each query's relevant clips, increasing; [] if they are not known."""
+        """Return the columns of each query's relevant clips, increasing."""
         column_of = {clip: column for column, clip in enumerate(self.clip_ids)}
         return [sorted(column_of[clip] for clip in clips or ()) for clips in self.relevant]
 
@@ -87,7 +91,7 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
 
 
 def write_blocks(path: Path, labels: Labels, blocks: Iterable[np.ndarray]) -> None:
-    """Write NAME.npy (`path`) and NAME.json, one block of rows after the other."""
+    """Write NAME.npy (`path`) and NAME.json, block by block."""
     sidecar = _sidecar(path)
     queries = zip(labels.query_ids, labels.query_texts, labels.relevant, strict=True)
     clips = zip(labels.clip_ids, labels.file_names, strict=True)
@@ -108,7 +112,10 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[np.ndarray]) -> No
 
 
 def read_scores(path: Path) -> ScoreMatrix:
-    """Read a score matrix. Raises SubmissionError if NAME.npy or NAME.json is missing or damaged."""
+    """Read a score matrix.
+
+    Raises SubmissionError if NAME.npy or NAME.json is missing or damaged.
+    """
     sidecar = _sidecar(path)
     for half in (path, sidecar):
         require_file(half, "a score matrix is NAME.npy and NAME.json")

@@ -1,4 +1,6 @@
-"""Queries with their relevant clips: captions files, blind sets, and the annotations of 2025.
+"""Queries with their relevant clips.
+
+Captions files, blind sets, and the annotations of 2025.
 
 A submitted file identifies a query only by its text, so two queries with the same text are refused here. The official
 2022 scorer would use only the last of them, without a message.
@@ -35,7 +37,7 @@ class Truth:
 
 
 def read_rows(path: Path, columns: list[str]) -> list[Row]:
-    """Read the given columns of a CSV file in UTF-8, with line numbers, without its header."""
+    """Read columns of a CSV file, with line numbers."""
     try:
         rows = parse_rows(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -51,16 +53,20 @@ def read_rows(path: Path, columns: list[str]) -> list[Row]:
 
 
 def parse_rows(data: bytes) -> list[Row]:
-    """Return the rows of a CSV. Raises csv.Error, or UnicodeDecodeError, for other files."""
+    """Return the rows of a CSV.
+
+    Raises csv.Error, or UnicodeDecodeError, for other files.
+    """
     reader = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
     return [(reader.line_num, cells) for cells in reader]
 
 
 def read_captions(path: Path) -> Truth:
-    """Read a captions file in Clotho's format: every caption is a query, the file of its row is relevant.
+    """Read a captions file in Clotho's format.
 
-    Raises SubmissionError for a caption of several files: a CSV could not distinguish these queries. Clotho has 16,
-    all in the development split; the official script scores the last file only.
+    Every caption is a query, the file of its row is relevant. Raises SubmissionError for a caption of several files: a
+    CSV could not distinguish these queries. Clotho has 16, all in the development split; the official script scores the
+    last file only.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         header = next(csv.reader(file), [])
@@ -79,7 +85,9 @@ def read_captions(path: Path) -> Truth:
 
 
 def read_blind_set(queries: Path, audio: Path) -> Truth:
-    """Read a blind set: queries from the column `caption`, the pool from a folder of audio files.
+    """Read a blind set.
+
+    Queries from the column `caption`, the pool from a folder of audio files.
 
     Names are those on disk: three clips of 2022 have other names in retrieval_audio_metadata.csv.
     """
@@ -96,7 +104,9 @@ def read_blind_set(queries: Path, audio: Path) -> Truth:
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
-    """Read the organisers' annotations of 2025: several relevant file names for some queries of `pool`.
+    """Read the organisers' annotations of 2025.
+
+    Several relevant file names for some queries of `pool`.
 
     Source: DCASE 2025 baseline, resources/metadata_eval.csv.
     """
@@ -116,7 +126,10 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
 
 
 def matrix_truth(matrix: Labels) -> Truth:
-    """Return the queries and clips of a score matrix. Raises SubmissionError for equal texts or equal file names."""
+    """Return the queries and clips of a score matrix.
+
+    Raises SubmissionError for equal texts or equal file names.
+    """
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     names = [clips and frozenset(name_of[clip] for clip in clips) for clips in matrix.relevant]
     relevant = dict(zip(matrix.query_texts, (each or None for each in names), strict=True))

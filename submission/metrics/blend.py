@@ -1,4 +1,7 @@
-"""Blend score matrices: the weighted mean, by weights that are given, equal, or searched on validation."""
+"""Blend score matrices.
+
+The weighted mean, by weights that are given, equal, or searched on validation.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +38,7 @@ def scaled(matrix: ScoreMatrix, how: How) -> np.ndarray:
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
-    """Return the weighted mean of score matrices of the same queries and clips. weights: None for equal ones."""
+    """Return the weighted mean of score matrices, by default equally."""
     require_same_labels(parts)
     factors = np.ones(len(parts)) if weights is None else np.array(weights, dtype=np.float64)
     if len(factors) != len(parts) or not (factors >= 0).all() or not 0 < sum(factors.tolist()) < math.inf:
@@ -50,7 +53,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Return the weights with the best primary metric of the blended matrices, which are of validation, and the metric.
+    """Return the best weights of validation matrices, and the metric.
 
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
     """
@@ -64,7 +67,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
 
 def ensemble_selection(parts: Sequence[np.ndarray], score: Callable[[np.ndarray], float]) -> tuple[list[float], float]:
-    """Return the weights whose weighted mean of arrays has the best score, and the score.
+    """Return the weights of the best mean, and its score.
 
     Each step adds the array that gives the sum the best score; the best of the PICKS sums counts.
     """
@@ -81,7 +84,7 @@ def ensemble_selection(parts: Sequence[np.ndarray], score: Callable[[np.ndarray]
 
 
 def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
-    """Raise SubmissionError if test and validation have common clips, or come from different models."""
+    """Raise SubmissionError for common clips or different models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
         if shared := set(test.clip_ids) & set(weighted.clip_ids):
             raise SubmissionError(f"{name} and {other} have clips in common, first {min(shared)!r}; use validation")
@@ -90,7 +93,10 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
 
 
 def models_of(facts: Mapping[str, Any]) -> list[Any]:
-    """Return what made the scores: run, checkpoint and hub correction of each blended model."""
+    """Return what made the scores.
+
+    Run, checkpoint and hub correction of each blended model.
+    """
     if isinstance(of := facts.get("of"), dict):
         return [model for part in of.values() for model in models_of(part)]
     correction = facts.get("hub correction")
@@ -99,7 +105,7 @@ def models_of(facts: Mapping[str, Any]) -> list[Any]:
 
 
 def require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
-    """Raise SubmissionError unless all matrices have the same queries and clips in the same order."""
+    """Raise SubmissionError for matrices of other queries or clips."""
     (first_name, first), *others = parts.items()
     for name, part in others:
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):

@@ -1,4 +1,4 @@
-"""Confidence intervals of means over queries, and a paired test of two systems.
+"""Confidence intervals of means, and a paired test.
 
 The five captions of a clip depend on each other. The bootstrap and the test therefore resample groups: queries with the
 same relevant clips, or of one recording. The jackknife is the official interval; it treats every query as independent.
@@ -17,7 +17,9 @@ Interval = tuple[float, float]
 
 
 def jackknife_interval(per_query: np.ndarray, confidence: float = 0.95) -> Interval:
-    """Return mean -+ z s / sqrt(Q), with the sample standard deviation s; NaN for a single query.
+    """Return the jackknife interval of a mean over queries.
+
+    It is mean -+ z s / sqrt(Q), with the sample standard deviation s; NaN for a single query.
 
     Source: DCASE 2022 eval_script.py, astropy's jackknife of the mean, which has this standard error and no bias.
     """
@@ -27,7 +29,9 @@ def jackknife_interval(per_query: np.ndarray, confidence: float = 0.95) -> Inter
 
 
 def bootstrap_interval(per_query: np.ndarray, groups: Groups, confidence: float = 0.95, seed: int = 0) -> Interval:
-    """Return two percentiles of the mean over groups drawn with replacement; NaN for a single group.
+    """Return the bootstrap interval of a mean over queries.
+
+    It has two percentiles of the mean over groups drawn with replacement; NaN for a single group.
 
     Source: Efron 1979, by clusters (Davison and Hinkley 1997, section 3.8).
     """
@@ -42,7 +46,9 @@ def bootstrap_interval(per_query: np.ndarray, groups: Groups, confidence: float 
 
 
 class Difference(NamedTuple):
-    """Difference between two systems over the same queries: the second minus the first.
+    """Difference between two systems over the same queries.
+
+    The second minus the first.
 
     Attributes:
         mean: Mean difference over the queries.
@@ -62,7 +68,9 @@ class Difference(NamedTuple):
 
 
 def paired_difference(first: np.ndarray, second: np.ndarray, groups: Groups, seed: int = 0) -> Difference:
-    """Test whether the means of two systems differ, by exchanging their values in random halves of the groups.
+    """Test whether the means of two systems differ.
+
+    The test exchanges their values in random halves of the groups.
 
     Source: Fisher's randomisation test (Smucker, Allan and Carterette, CIKM 2007). Deviation: they swap single queries.
     In 400 comparisons of equal systems whose captions of a clip agree, that has p < 0.05 in 41 % of cases, groups 4 %.
@@ -85,12 +93,12 @@ def paired_difference(first: np.ndarray, second: np.ndarray, groups: Groups, see
 
 
 def group_numbers(keys: Iterable[Hashable]) -> Groups:
-    """Return a group number for each query, (Q,), from 0: queries with equal keys are in one group."""
+    """Return group numbers of queries, equal for equal keys, (Q,)."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
 def _batches(total: int, width: int) -> Iterator[int]:
-    """Yield the sizes of parts of `total` rows of `width` numbers, so that a part fits into memory."""
+    """Yield the sizes of parts that fit into memory."""
     size = max(1, DRAWN // width)
     return (min(size, total - start) for start in range(0, total, size))

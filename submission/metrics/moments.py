@@ -1,4 +1,6 @@
-"""Metrics of moments: R1@IoU and mAP of windows, in [0, 1].
+"""Metrics of moments.
+
+R1@IoU and mAP of windows, in [0, 1].
 
 Windows are [start, end] or [start, end, score] in seconds. IoU: intersection of two windows divided by their union.
 Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail). Results are equal
@@ -36,7 +38,9 @@ MomentScores = dict[str, dict[str, float]]  # by metric and query id
 def score_moments(
     predictions: Mapping[str, Windows], truth: Mapping[str, Windows], lengths: tuple[float, float] = (0.0, MAX_SECONDS)
 ) -> MomentScores:
-    """Return R1@0.5 ... R1@0.95 and mAP@0.5 ... mAP@0.95 of each query.
+    """Return R1 and mAP of each query at every threshold.
+
+    The metrics are R1@0.5 ... R1@0.95 and mAP@0.5 ... mAP@0.95.
 
     lengths: Only true windows longer than the first and at most as long as the second value count; queries without
     such a window are left out. Windows that match others are wrong, so metrics of ranges do not average to the whole.
@@ -62,7 +66,7 @@ def score_moments(
 
 
 def ious(windows: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return the IoU of W windows and G true windows, (W, G)."""
+    """Return the IoU of windows and true windows, (W, G)."""
     shared = np.minimum(windows[:, None, 1], true[:, 1]) - np.maximum(windows[:, None, 0], true[:, 0])
     shared = np.maximum(shared, 0)
     union = (windows[:, 1] - windows[:, 0])[:, None] + (true[:, 1] - true[:, 0]) - shared
@@ -70,13 +74,21 @@ def ious(windows: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def iou_over_hull(window: np.ndarray, true: np.ndarray) -> float:
-    """Return the IoU of overlapping windows by their hull, as the script does for R1; the last bit may differ."""
+    """Return the IoU of overlapping windows by their hull.
+
+    The script does so for R1; the last bit may differ.
+    """
     shared = max(0.0, min(window[1], true[1]) - max(window[0], true[0]))
     return float(shared / (max(window[1], true[1]) - min(window[0], true[0])))
 
 
 def hits(table: np.ndarray, threshold: float) -> np.ndarray:
-    """Return whether each window, best first, matches a free true window by an IoU of at least `threshold`, (W,)."""
+    """Return whether each window matches a free true window, (W,).
+
+    Args:
+        table: (W, G) IoU of the windows, best first.
+        threshold: IoU that a match needs.
+    """
     table, found = table.copy(), np.zeros(len(table), dtype=bool)
     for rank, row in enumerate(table):
         best = len(row) - 1 - row[::-1].argmax()  # the later one of equal true windows
@@ -86,7 +98,10 @@ def hits(table: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def average_precision(found: np.ndarray, n_true: int) -> float:
-    """Return AP: the sum of the best precision at or after each right window, divided by the number of true windows."""
+    """Return the average precision of a query.
+
+    It is the sum of the best precision at or after each right window, divided by the number of true windows.
+    """
     n_found = found.cumsum()
     precision = np.maximum.accumulate((n_found / np.arange(1, len(found) + 1))[::-1])[::-1]
     steps = np.diff(n_found / n_true, prepend=0.0)[found]

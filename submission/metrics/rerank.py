@@ -1,4 +1,4 @@
-"""Re-rank the best clips of each query by a mixture of their scores with those of a judge.
+"""Re-rank the best clips of each query by a judge.
 
 A judge compares a query and a clip more closely than the model of the score matrix: a language model, another network
 or a person. It scores only the best clips of each query. Q: queries; C: clips.
@@ -21,7 +21,10 @@ Judged = Mapping[int, tuple[np.ndarray, np.ndarray]]  # by row: columns of the j
 
 
 def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
-    """Return the judged clips of each query. Raises SubmissionError for a pair that is not in the matrix."""
+    """Return the judged clips of each query.
+
+    Raises SubmissionError for a pair that is not in the matrix.
+    """
     rows = {query: row for row, query in enumerate(matrix.query_ids)}
     columns = {clip: column for column, clip in enumerate(matrix.clip_ids)}
     names = name_positions(matrix.file_names)
@@ -40,10 +43,10 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
 
 
 def reranked(matrix: ScoreMatrix, judged: Judged, weight: float) -> ScoreMatrix:
-    """Return the matrix after the judged clips of each query have exchanged their scores.
+    """Return the matrix with judged clips re-ranked.
 
-    Their new order is that of (1 - weight) x score + weight x judge, both standardised over them. Other clips keep
-    their ranks, except that clips of equal scores are ordered by name.
+    They exchange their scores. Their new order is that of (1 - weight) x score + weight x judge, both standardised over
+    them. Other clips keep their ranks, except that clips of equal scores are ordered by name.
     """
     values = np.array(matrix.values)
     for row, (columns, judge) in judged.items():
@@ -59,7 +62,10 @@ def _standardised(values: np.ndarray) -> np.ndarray:
 
 
 def search_weight(matrix: ScoreMatrix, judged: Judged, edition: Edition) -> tuple[float, Summary, Summary]:
-    """Return the smallest of the best weights on validation, and the metrics without and with the judge."""
+    """Return the best weight, and metrics without and with it.
+
+    Of equally good weights, it is the smallest.
+    """
     found = {weight: summarise_matrix(reranked(matrix, judged, weight), edition) for weight in WEIGHTS}
     best = max(WEIGHTS, key=lambda weight: round(found[weight].values[edition.metric], 12))
     return best, found[0.0], found[best]

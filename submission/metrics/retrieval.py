@@ -1,4 +1,6 @@
-"""Metrics of ranked clips: mAP@k, R@k, HR@k, pooled R@k, median rank, and chance.
+"""Metrics of ranked clips.
+
+mAP@k, R@k, HR@k, pooled R@k, median rank, and chance.
 
 Arrays: `ranks` (Q, R), ranks of the relevant clips of each query, from 1, increasing, padded with NEVER, as
 ordering.relevant_ranks returns them; `n_relevant` (Q,), numbers of relevant clips, with or without a known rank.
@@ -32,7 +34,9 @@ def average_precision(ranks: np.ndarray, n_relevant: npt.ArrayLike, k: int | Non
 
 
 def recall(ranks: np.ndarray, n_relevant: npt.ArrayLike, k: int) -> np.ndarray:
-    """Return R@k of each query: the share of its relevant clips among the first k.
+    """Return R@k of each query.
+
+    The share of its relevant clips among the first k.
 
     Source: DCASE 2022 eval_script.py; "On Negative Sampling for Contrastive Audio-Text Retrieval" (several captions).
     """
@@ -40,7 +44,9 @@ def recall(ranks: np.ndarray, n_relevant: npt.ArrayLike, k: int) -> np.ndarray:
 
 
 def hit_rate(ranks: np.ndarray, k: int) -> np.ndarray:
-    """Return HR@k of each query: 1 if any relevant clip is among the first k, else 0.
+    """Return HR@k of each query.
+
+    1 if any relevant clip is among the first k, else 0.
 
     Source: called R@k from audio to text in "On Metric Learning for Audio-Text Retrieval", WavCaps and LAION-CLAP.
     """
@@ -48,7 +54,9 @@ def hit_rate(ranks: np.ndarray, k: int) -> np.ndarray:
 
 
 def pooled_recall(ranks: np.ndarray, n_relevant: np.ndarray, k: int) -> float:
-    """Return the relevant clips among the first k of all queries, divided by all relevant clips.
+    """Return pooled R@k of all queries.
+
+    It is the number of relevant clips among the first k of all queries, divided by that of all relevant clips.
 
     Source: github.com/xieh97/text-audio-retrieval, from audio to text.
     """
@@ -56,7 +64,10 @@ def pooled_recall(ranks: np.ndarray, n_relevant: np.ndarray, k: int) -> float:
 
 
 def median_rank(ranks: np.ndarray) -> float:
-    """Return the median over queries of the rank of the first relevant clip; inf if it is not known."""
+    """Return the median rank of the first relevant clip.
+
+    It is inf if it is not known.
+    """
     median = float(np.median(ranks.min(axis=1, initial=NEVER)))
     return median if median < NEVER // 2 else math.inf
 

@@ -1,4 +1,6 @@
-"""Metrics of a system over many queries, with intervals; the same for clips and for moments.
+"""Metrics of a system over many queries, with intervals.
+
+The same for clips and for moments.
 
 Q: queries, R: maximum number of relevant clips of a query.
 """
@@ -36,7 +38,9 @@ PRECISIONS = [f"mAP@{threshold:g}" for threshold in THRESHOLDS]
 
 @dataclass(frozen=True)
 class RelevantRanks:
-    """Ranks of the relevant clips of every query; from audio to text, a clip is the query and its captions are ranked.
+    """Ranks of the relevant clips of every query.
+
+    From audio to text, a clip is the query and its captions are ranked.
 
     Attributes:
         ranks: (Q, R) from 1, increasing, padded with NEVER; (Q, 0) for moments, which have none.
@@ -84,22 +88,22 @@ class Summary:
 
     @property
     def median_rank(self) -> float:
-        """Median over queries of the rank of the first relevant clip; inf if it is not known."""
+        """Median rank of the first relevant clip, or inf."""
         return median_rank(self.queries.ranks)
 
     @property
     def interval(self) -> Interval:
-        """95 % jackknife interval of the primary metric, like the official one."""
+        """Official jackknife interval (95 %) of the primary metric."""
         return jackknife_interval(self.per_query[self.primary])
 
     @cached_property
     def bootstraps(self) -> dict[str, Interval]:
-        """95 % bootstrap interval of each metric over groups of queries."""
+        """95 % bootstrap interval of each metric, over groups."""
         return {name: bootstrap_interval(values, self.queries.groups) for name, values in self.per_query.items()}
 
     @property
     def bootstrap(self) -> Interval:
-        """95 % bootstrap interval of the primary metric over groups of queries."""
+        """95 % bootstrap interval of the primary metric, over groups."""
         return self.bootstraps[self.primary]
 
     def format(self, value: float, sign: str = "") -> str:
@@ -130,7 +134,7 @@ class Summary:
         return [f"{name:{width}}{text}" for name, text in table]
 
     def rows(self) -> list[list[str]]:
-        """Return a table with a row for each query: text or id, number of relevant items, ranks, metrics."""
+        """Return a table with a row for each query."""
         header = ["query", "relevant", "ranks", *self.per_query]
         columns = (self.queries.texts, self.queries.n_relevant, self.queries.ranks, *self.per_query.values())
         known = self.queries.depth or NEVER - 1
@@ -157,14 +161,19 @@ def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
 
 
 def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
-    """Return the ranks in a score matrix; every row is a query, even if two rows have the same text."""
+    """Return the ranks in a score matrix.
+
+    Every row is a query, even if two rows have the same text.
+    """
     relevant = matrix.relevant_columns()
     ranks = relevant_ranks(matrix.values, relevant, matrix.file_names)
     return _ranks(ranks, list(map(tuple, relevant)), matrix.query_texts, len(matrix.clip_ids))
 
 
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
-    """Return the ranks of each clip's captions among all captions; clips without captions are left out.
+    """Return the ranks of each clip's captions among all captions.
+
+    Clips without captions are left out.
 
     Captions with equal scores are sorted by their texts.
     """
@@ -218,7 +227,10 @@ def _per_query(metric: str, queries: RelevantRanks) -> np.ndarray:
 
 
 def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
-    """Return the metrics of ranks_from_audio: HR@k, R@k, pooled R@k, mAP@10 and mAP."""
+    """Return the metrics of ranks_from_audio.
+
+    HR@k, R@k, pooled R@k, mAP@10 and mAP.
+    """
     names = [*(f"HR@{k}" for k in ks), *(f"R@{k}" for k in ks), "mAP@10", "mAP"]
     summary = summarise(queries, names)
     pooled = {f"pooled R@{k}": pooled_recall(queries.ranks, queries.n_relevant, k) for k in ks}
@@ -231,7 +243,7 @@ def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
 
 
 def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
-    """Return the rows of the queries in `annotations`, with the relevant clips given there.
+    """Return the annotated queries with their annotated clips.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """
@@ -281,7 +293,10 @@ def summarise_moments(predictions: Mapping[str, Windows], truth: MomentTruth, ed
 
 
 def metric_values(scores: MomentScores, metrics: Iterable[str]) -> dict[str, float]:
-    """Return the mean over queries of metrics such as `R1@0.7`, `mAP@0.75`, or `mAP`, the mean over thresholds."""
+    """Return means of metrics such as `R1@0.7` or `mAP`.
+
+    `mAP` without a threshold is the mean over all of them.
+    """
     means = {name: float(np.mean(list(values.values()))) for name, values in scores.items() if name.startswith("R1")}
     precisions = _table(scores, PRECISIONS).mean(axis=0)  # numpy sums along this axis as the official script does
     means |= dict(zip(PRECISIONS, precisions.tolist(), strict=True)) | {"mAP": float(precisions.mean())}
@@ -298,7 +313,10 @@ def _table(scores: MomentScores, metrics: Sequence[str]) -> np.ndarray:
 
 
 def compare(system: Summary, others: Sequence[Summary], metric: str | None = None) -> Difference:
-    """Test a system against the mean of other systems over the same queries, in any order."""
+    """Test a system against the mean of others.
+
+    The queries may be in another order.
+    """
     metric, values = metric or system.primary, []
     for other in others:
         rows = _rows_of(system.queries, other.queries)
@@ -321,6 +339,9 @@ def _rows_of(queries: RelevantRanks, others: RelevantRanks) -> list[int]:
 
 
 def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
-    """Format an interval of a metric; a reason if there is none."""
+    """Format an interval of a metric.
+
+    A reason if there is none.
+    """
     low, high = (format_metric(metric, bound, sign) for bound in interval)
     return "no interval: one group of queries" if math.isnan(interval[0]) else f"{low.removesuffix(' %')} to {high}"

@@ -1,4 +1,7 @@
-"""about.yaml: facts of a package that only the participants know; see PACKAGE.md."""
+"""about.yaml: facts of a package that only the participants know.
+
+See PACKAGE.md.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,7 +60,10 @@ class System(Part):
 
 
 class Address(Part):
-    """The address of a data set or model; None if it is not published."""
+    """The address of a data set or model.
+
+    None if it is not published.
+    """
 
     url: Text | None
 
@@ -84,7 +90,10 @@ class About(Part):
 
 
 def read_about(path: Path, n_systems: int) -> About:
-    """Read about.yaml. Raises SubmissionError with all missing or wrong facts, one per line."""
+    """Read about.yaml.
+
+    Raises SubmissionError with all missing or wrong facts, one per line.
+    """
     require_file(path, "PACKAGE.md has an example")
     try:
         about = About.model_validate(yaml.safe_load(path.read_bytes()))

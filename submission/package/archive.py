@@ -51,7 +51,10 @@ class PackedSystem(NamedTuple):
 
 
 def write_archive(path: Path, systems: list[PackedSystem], edition: Edition, report: Path | None) -> None:
-    """Write a package. Raises SubmissionError with all problems that check_archive finds in it."""
+    """Write a package.
+
+    Raises SubmissionError with all problems that check_archive finds in it.
+    """
     folder = f"{path.stem}/task{edition.task}"
     members = {f"{folder}/{systems[0].label}.technical_report.pdf": report.read_bytes()} if report else {}
     for system in systems:
@@ -69,7 +72,11 @@ def write_archive(path: Path, systems: list[PackedSystem], edition: Edition, rep
 
 
 def check_archive(path: Path, edition: Edition, truth: AnyTruth | None = None) -> Iterator[str]:
-    """Yield each problem of a package. truth: Queries (and pool) that every submitted file must have."""
+    """Yield each problem of a package.
+
+    Args:
+        truth: Queries (and pool) that every submitted file must have.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
@@ -82,7 +89,11 @@ def check_archive(path: Path, edition: Edition, truth: AnyTruth | None = None) -
 def check_members(
     members: dict[str, bytes], edition: Edition, truth: "AnyTruth | dict[str, AnyTruth | None] | None"
 ) -> Iterator[str]:
-    """Yield each problem of the files of a package. truth: Of all systems, or by label."""
+    """Yield each problem of the files of a package.
+
+    Args:
+        truth: Of all systems, or by label.
+    """
     systems: dict[str, dict[str, bytes]] = {}
     for name, data in members.items():
         found = MEMBER.fullmatch(name)

@@ -1,4 +1,4 @@
-"""meta.yaml: the description of a submitted system, from its runs and from about.yaml."""
+"""The description of a submitted system, meta.yaml."""
 
 import re
 from collections import Counter
@@ -32,7 +32,10 @@ class Network(NamedTuple):
 
 
 def system_label(about: About, edition: Edition, index: int) -> str:
-    """Return a system's label: last name and institute of the corresponding author, task, and number of the system."""
+    """Return a system's label.
+
+    Last name and institute of the corresponding author, task, and number of the system.
+    """
     author = about.corresponding
     names = (re.sub(r"[\s._]+", "-", text) for text in (author.lastname, author.affiliation.abbreviation))
     return f"{'_'.join(names)}_task{edition.task}_{index}"
@@ -41,7 +44,11 @@ def system_label(about: About, edition: Edition, index: int) -> str:
 def make_meta(
     runs: Sequence[Entry], about: About, system: System, figures: Mapping[str, float], edition: Edition, label: str
 ) -> dict[str, Any]:
-    """Return the content of meta.yaml. figures: Metrics of the system, in [0, 1]."""
+    """Return the content of meta.yaml.
+
+    Args:
+        figures: Metrics of the system, in [0, 1].
+    """
     of_moments = edition.output == "windows"
     results = {
         key: round(100 * figures[metric], 2) if of_moments else round(figures[metric], 4)
@@ -103,7 +110,10 @@ def trained_stages(runs: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def describe(runs: Sequence[Entry]) -> dict[str, Any]:
-    """Return the block `description` of meta.yaml; None for what is not known."""
+    """Return the block `description` of meta.yaml.
+
+    None for what is not known.
+    """
     experts = [expert for run in runs for expert in run.result.experts.values()]
     rates = sorted({expert.rate for expert in experts if expert.rate})
     models = [(run.recipe["model"]["audio"], run.recipe["model"]["text"]) for run in runs]
@@ -135,7 +145,7 @@ def describe(runs: Sequence[Entry]) -> dict[str, Any]:
 
 
 def missing_facts(runs: Sequence[Entry], about: About, number: int, edition: Edition) -> Iterator[str]:
-    """Yield a message for each fact of a system that neither its runs nor about.yaml have."""
+    """Yield the facts that neither runs nor about.yaml have."""
     system, at = about.systems[number], f"systems.{number}"
     known = describe(runs)
     if edition.output != "windows":
@@ -169,7 +179,10 @@ def networks(run: Entry) -> list[Network]:
 
 
 def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
-    """Return the numbers of trained and frozen parameters; a frozen network of several models counts once."""
+    """Return the numbers of trained and frozen parameters.
+
+    A frozen network of several models counts once.
+    """
     members: set[tuple[object, ...]] = set()
     trained = 0
     for run in runs:
@@ -183,13 +196,16 @@ def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
 
 
 def are_counted(runs: Sequence[Entry]) -> bool:
-    """Return whether the runs have the parameters of every model; embeddings from files may lack them."""
+    """Return whether the runs have the parameters of every model.
+
+    Embeddings from files may lack them.
+    """
     given = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
     return all(name in run.result.parameters.frozen for run, name in given) and sum(count_parameters(runs)) > 0
 
 
 def text_name(run: Entry) -> str:
-    """Return the name of a run's pre-trained text model or word vectors, or `trained from scratch`."""
+    """Return the name of the pre-trained text model, if any."""
     return next((one.name for one in networks(run) if one.part == "text" and one.name), "trained from scratch")
 
 
@@ -198,7 +214,10 @@ def _augmentation(runs: Sequence[Entry]) -> str | None:
 
 
 def _external_sources(runs: Sequence[Entry], about: About) -> Iterator[dict[str, Any]]:
-    """Yield the items of `external_datasets`: training sets, pre-trained models, and other sources."""
+    """Yield the items of `external_datasets`.
+
+    Training sets, pre-trained models, and other sources.
+    """
     addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
     sets = training_sets(runs)
     for name, parts in sets.items():
@@ -223,7 +242,10 @@ def _external_sources(runs: Sequence[Entry], about: About) -> Iterator[dict[str,
 
 
 def external_addresses(runs: Sequence[Entry]) -> dict[str, str | None]:
-    """Return the address of each external data set and pre-trained model; None if it is not known."""
+    """Return the address of each external data set and model.
+
+    It is None if it is not known.
+    """
     addresses: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -234,13 +256,13 @@ def external_addresses(runs: Sequence[Entry]) -> dict[str, str | None]:
 
 
 def extract_address(published: str | None) -> str | None:
-    """Return the web address at the beginning of a recipe's `published` text, if any."""
+    """Return the web address that begins a text, if any."""
     first = re.match(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+(?:/[^\s(),;]*)?", published or "")
     return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
 
 
 def training_sets(runs: Sequence[Entry]) -> dict[str, list[SetFacts]]:
-    """Return the splits of each data set in the training data; a split of several runs occurs once."""
+    """Return the splits of each training set, each once."""
     parts: dict[str, list[SetFacts]] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -251,7 +273,7 @@ def training_sets(runs: Sequence[Entry]) -> dict[str, list[SetFacts]]:
 
 
 def _count_pairs(runs: Sequence[Entry]) -> int:
-    """Return the number of (text, recording) pairs in the training data; each data set counts once."""
+    """Return the number of (text, recording) pairs for training."""
     counts: dict[str, int] = {}
     for run in runs:
         for source in run.result.data.values():
@@ -263,7 +285,7 @@ def _count_pairs(runs: Sequence[Entry]) -> int:
 
 
 def loss_in_words(term: Mapping[str, Any]) -> str:
-    """Return a loss and its settings as text, such as `ranking (weight 1, margin 0.2)`."""
+    """Return a loss as text, such as `ranking (margin 0.2)`."""
     settings = ", ".join(f"{key} {value}" for key, value in term.items() if key != "kind" and value is not None)
     return f"{term['kind']} ({settings})"
 

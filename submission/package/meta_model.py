@@ -1,4 +1,6 @@
-"""Keys of meta.yaml: those that it must have in an edition, and the types of their values.
+"""Keys of meta.yaml.
+
+Those that it must have in an edition, and the types of their values.
 
 Other keys are allowed and not checked. Sources: see RESULT and EXTERNAL in editions.py; of 2026, the task's template
 with its comments, as a participant filled it in (secondary).
@@ -12,7 +14,10 @@ from submission.editions import ABBREVIATION, EXTERNAL, RESULT, Edition
 
 
 class Part(BaseModel):
-    """A mapping in meta.yaml. Values are checked without conversion, and further keys are allowed."""
+    """A mapping in meta.yaml.
+
+    Values are checked without conversion, and further keys are allowed.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -76,7 +81,10 @@ Moments = _part(
 
 
 def figure_keys(edition: Edition) -> dict[str, str]:
-    """Return the key of each metric in meta.yaml, such as R1 for R@1, or Recall1@0.7 for R1@0.7."""
+    """Return the key of each metric in meta.yaml.
+
+    Such as R1 for R@1, or Recall1@0.7 for R1@0.7.
+    """
     if edition.output == "windows":
         recalls = sorted(name for name in edition.metrics if name.startswith("R1@"))
         return {name: f"Recall{name[1:]}" for name in sorted(recalls, key=lambda name: name != edition.metric)}
@@ -84,7 +92,7 @@ def figure_keys(edition: Edition) -> dict[str, str]:
 
 
 def meta_faults(meta: Any, label: str, edition: Edition) -> list[str]:
-    """Return a message for each fault that the official validator would refuse."""
+    """Return each fault that the official validator would refuse."""
     of_moments = edition.output == "windows"
     figure = Annotated[float, Field(ge=0, le=100 if of_moments else 1)]  # of moments in per cent
     abbreviation = Annotated[str, Field(max_length=ABBREVIATION)]

@@ -20,7 +20,10 @@ Submitted = list[Entry] | Path  # one run, the runs of a blend, or the score mat
 
 
 def open_systems(names: Sequence[str]) -> list[Submitted]:
-    """Open systems to submit: RUN[:ENTRY], several of them joined by commas for a blend, or SCORES.npy."""
+    """Open systems to submit.
+
+    RUN[:ENTRY], several of them joined by commas for a blend, or SCORES.npy.
+    """
     return [Path(name) if name.endswith(".npy") else [open_entry(part) for part in name.split(",")] for name in names]
 
 
@@ -100,7 +103,7 @@ def _pack_moments(
 
 
 def _scores_of(runs: Sequence[Entry], path: Path) -> ScoreMatrix:
-    """Read a score matrix that was made by the given runs, if any."""
+    """Read a score matrix of the given runs, if any."""
     matrix = read_scores(path)
     expected = [model for run in runs for model in models_of(run.matrix.facts)]
     if runs and set(models_of(matrix.facts)) != set(expected):

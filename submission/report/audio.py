@@ -13,7 +13,10 @@ COMPRESSION = 0.79  # of libsndfile's range at this rate: 40 kbit/s
 
 
 class AudioStore:
-    """Audio of a page as numbered data URIs; each clip is stored once."""
+    """Audio of a page as numbered data URIs.
+
+    Each clip is stored once.
+    """
 
     def __init__(self, seconds: float) -> None:
         """Create an empty store. seconds: Maximum length of an excerpt."""
@@ -22,7 +25,10 @@ class AudioStore:
         self._known: dict[Path, tuple[int | None, str]] = {}
 
     def add(self, path: Path) -> tuple[int | None, str]:
-        """Store an excerpt of a file; return (its number, ""), or (None, reason)."""
+        """Store an excerpt of a file.
+
+        Return (its number, ""), or (None, reason).
+        """
         if path not in self._known:
             self._known[path] = self._encode(path)
         return self._known[path]
@@ -37,6 +43,6 @@ class AudioStore:
 
 
 def to_mp3(path: Path, seconds: float) -> bytes:
-    """Return the first seconds of an audio file as mono MP3."""
+    """Return the beginning of an audio file as mono MP3."""
     wave = np.clip(read_audio(path, RATE, seconds=seconds), -1, 1)
     return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")

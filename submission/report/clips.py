@@ -1,4 +1,7 @@
-"""Sections of a run that ranks clips: ranks, lengths of captions, and queries to listen to."""
+"""Sections of a run that ranks clips.
+
+Ranks, lengths of captions, and queries to listen to.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +24,7 @@ LONGEST = 10.0  # embedded seconds of a clip
 
 
 def ranks_section(summary: Summary, path: Path) -> Section:
-    """Return the distribution of the ranks of the first relevant clips."""
+    """Return the distribution of the first relevant ranks."""
     first = summary.queries.ranks.min(axis=1)
     ends = [*(end for end in RANKS if end < summary.queries.n_pool), summary.queries.n_pool]
     starts = [1, *(end + 1 for end in ends[:-1])]
@@ -50,7 +53,7 @@ def lengths_section(summary: Summary, path: Path) -> Section:
 
 
 def listening_section(run: Entry, summary: Summary, store: AudioStore) -> Section:
-    """Return the worst queries with players of their best clips and of their relevant ones."""
+    """Return the worst queries with players of clips."""
     matrix = run.matrix
     first = summary.queries.ranks.min(axis=1)
     table = read_clips(run.folder / f"scores/{run.name}.clips.csv", matrix.clip_ids)
@@ -72,7 +75,7 @@ def listening_section(run: Entry, summary: Summary, store: AudioStore) -> Sectio
 
 
 def ties_note(run: Entry) -> str:
-    """Return a sentence on queries for which another clip has the score of the best relevant one."""
+    """Return a sentence on ties with relevant clips."""
     tied = 0
     for scores, columns in zip(run.matrix.values, run.matrix.relevant_columns(), strict=True):
         tied += bool((np.delete(scores, columns) == scores[columns].max()).any())

@@ -12,7 +12,7 @@ LONGEST = 30  # characters of a label
 
 
 def draw_systems(path: Path, systems: Mapping[str, Summary], levels: Mapping[str, float]) -> None:
-    """Draw the primary metric of each system with its bootstrap interval, and reference values such as chance."""
+    """Draw the primary metric of systems, beside reference values."""
     first = next(iter(systems.values()))
     figure = new_figure(1.1 + 0.35 * (len(systems) + len(levels)))
     axes = figure.add_subplot(xlabel=first.primary)

@@ -1,4 +1,7 @@
-"""Sections of a run that finds moments: lengths of windows, and queries on a time axis."""
+"""Sections of a run that finds moments.
+
+Lengths of windows, and queries on a time axis.
+"""
 
 from pathlib import Path, PurePath
 
@@ -32,7 +35,7 @@ def windows_section(summary: Summary, edition: Edition) -> Section:
 
 
 def timelines_section(run: Entry, summary: Summary, store: AudioStore) -> Section:
-    """Return the time axes of the worst queries by average precision."""
+    """Return the time axes of the worst queries."""
     answers, paths = {answer.qid: answer for answer in run.answers}, _recording_paths(run)
     precision = dict(zip(summary.queries.texts, summary.per_query["mAP"].tolist(), strict=True))
     worst = sorted(precision, key=precision.__getitem__)[:WORST]
@@ -62,7 +65,7 @@ def make_axis(run: Entry, answer: Moments, precision: float, paths: dict[str, Pa
 
 
 def _recording_paths(run: Entry) -> dict[str, Path]:
-    """Return the path of each recording by its name without suffix; {} without a manifest."""
+    """Return the path of each recording, by its stem."""
     manifest = run.recipe["data"].get(run.ranked.data, {}).get("manifest")
     clips = read_manifest(Path(manifest)) if manifest and Path(manifest).is_file() else ()
     return {PurePath(clip.file_name).stem: Path(clip.path) for clip in clips}

@@ -1,4 +1,4 @@
-"""One HTML page of a finished run, which needs no other files."""
+"""One HTML page of a finished run."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ THIS_RUN = "this run"
 
 
 def write_report(out: Path, run: Entry, others: Sequence[Entry]) -> None:
-    """Write the page of an entry, next to other entries, and its figures."""
+    """Write the page of an entry, and its figures."""
     out.parent.mkdir(parents=True, exist_ok=True)
     is_own = out.parent.resolve() == run.folder.resolve()
     folder = run.folder / "figures" if is_own else out.with_name(f"{out.stem}_figures")
@@ -57,7 +57,7 @@ def summarise(run: Entry) -> Summary:
 
 
 def reference_levels(run: Entry, summary: Summary) -> dict[str, float]:
-    """Return what to compare the primary metric with, such as chance."""
+    """Return values to compare with, such as chance."""
     metric, ranked = summary.primary, run.ranked.model_dump()
     levels = {"chance": summary.chance}
     for name, key in (("untrained", "untrained"), ("random windows", "random"), ("ceiling", "ceiling")):
@@ -69,7 +69,7 @@ def reference_levels(run: Entry, summary: Summary) -> dict[str, float]:
 
 
 def result_section(run: Entry, systems: Mapping[str, Summary], path: Path) -> Section:
-    """Return all metrics of this run, next to reference values and other runs."""
+    """Return all metrics of this run and others."""
     this = systems[THIS_RUN]
     levels = reference_levels(run, this)
     draw_systems(path, systems, levels)
@@ -138,7 +138,7 @@ def dotted_values(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def run_section(run: Entry) -> Section:
-    """Return the facts of the run: recipe, command, hardware, parameters, data."""
+    """Return the facts of the run."""
     result, known = run.result, run.provenance
     rows = [
         ("recipe", f"{result.recipe}, seed {result.seed}"),
@@ -170,7 +170,7 @@ def run_section(run: Entry) -> Section:
 
 
 def curves_sections(run: Entry) -> list[Section]:
-    """Return the learning curves that the run has drawn, if any."""
+    """Return the learning curves of the run, if any."""
     paths = [path for path in sorted((run.folder / "figures").glob("*.svg")) if not path.match("*.*.svg")]
     drawings = [Drawing(path, path.stem, f"{path.stem} by epoch") for path in paths]
     return [Section("learning", "Learning curves", drawings=drawings)] if drawings else []

@@ -19,7 +19,7 @@ class Table(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A figure: its file, its title, and its content in a sentence."""
+    """A figure with its content in a sentence."""
 
     path: Path
     title: str
@@ -27,7 +27,11 @@ class Drawing(NamedTuple):
 
 
 class Player(NamedTuple):
-    """A clip that a query found. audio: Number of its audio; None if there is none, for the reason `why`."""
+    """A clip that a query found.
+
+    Attributes:
+        audio: Number of its audio; None if there is none, for the reason `why`.
+    """
 
     name: str
     rank: int
@@ -47,7 +51,11 @@ class Listened(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A window on a time axis, in seconds. weight: Its opacity, in [0, 1]."""
+    """A window on a time axis, in seconds.
+
+    Attributes:
+        weight: Its opacity, in [0, 1].
+    """
 
     start: float
     end: float
@@ -60,7 +68,11 @@ class Span(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The time axis of a query's recording. ap: Average precision of the query."""
+    """The time axis of a query's recording.
+
+    Attributes:
+        ap: Average precision of the query.
+    """
 
     text: str
     name: str
@@ -74,7 +86,7 @@ class Axis(NamedTuple):
 
     @property
     def outline(self) -> str:
-        """The probabilities of frames as an SVG path, 0 to 100 high."""
+        """The probabilities of frames as an SVG path."""
         edges = self.frames.edges
         steps = zip(edges[:-1], edges[1:], 100 - 100 * self.frames.frames, strict=True)
         return (
@@ -84,7 +96,11 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page. folded: Titles and texts that open by a click."""
+    """A section of the page.
+
+    Attributes:
+        folded: Titles and texts that open by a click.
+    """
 
     anchor: str
     title: str

@@ -1,4 +1,4 @@
-"""One ranked entry of a finished run, opened by RUN or RUN:ENTRY."""
+"""One ranked entry of a finished run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +18,11 @@ from submission.runs.record import EpochLine, MomentsResult, Provenance, RankedR
 
 @dataclass(frozen=True)
 class Entry:
-    """A ranked entry that has metrics or, for moments, perhaps none. recipe: Content of resolved.json."""
+    """A ranked entry of a run.
+
+    Attributes:
+        recipe: Content of resolved.json.
+    """
 
     folder: Path
     result: RunResult
@@ -37,7 +41,10 @@ class Entry:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Metrics of the entry. Raises SubmissionError for a blind list, which has none."""
+        """Metrics of the entry.
+
+        Raises SubmissionError for a blind list, which has none.
+        """
         if self.ranked.figures is None:
             raise SubmissionError(f"{self.folder}: {self.name!r} has no metrics, as a blind list; name another entry")
         return self.ranked.figures
@@ -49,7 +56,10 @@ class Entry:
 
     @property
     def members(self) -> list[dict[str, Any]]:
-        """Settings of the entries with one model each: this entry, or those that it combines."""
+        """Settings of the entries with one model each.
+
+        This entry, or those that it combines.
+        """
         return list(self._members(self.name))
 
     def _members(self, name: str) -> Iterator[dict[str, Any]]:
@@ -61,7 +71,7 @@ class Entry:
 
     @property
     def scores(self) -> Path:
-        """File of the score matrix, or of the windows with scores."""
+        """File of the scores, or of windows with scores."""
         return self.folder / f"scores/{self.name}{'.windows.jsonl' if self.of_moments else '.npy'}"
 
     @cached_property
@@ -71,13 +81,19 @@ class Entry:
 
     @property
     def blind_scores(self) -> Path | None:
-        """File of the blind set's scores by the same settings; None if there is none, or several."""
+        """File of the blind set's scores by the same settings.
+
+        None if there is none, or several.
+        """
         same = [name for name in self.result.blind if self._settings(name) == self._settings(self.name)]
         return self.folder / f"scores/{same[0]}.npy" if len(same) == 1 else None
 
     @property
     def blind(self) -> "Entry | None":
-        """Entry of the blind list of moments with the same settings; None if there is none, or several."""
+        """Entry of the blind list with the same settings.
+
+        None if there is none, or several.
+        """
         same = [
             name
             for name, entry in self.result.moments.items()
@@ -86,7 +102,7 @@ class Entry:
         return replace(self, name=same[0]) if len(same) == 1 else None
 
     def _settings(self, name: str) -> tuple[object, ...]:
-        """Return the settings that decide how an entry ranks, and those of the entries that it combines."""
+        """Return the settings that decide how an entry ranks."""
         settings = self.recipe["rank"][name]
         left_out = {"data", "audio", "queries", "edition", "csv", *(["of"] if combined(settings) else [])}
         own = {key: value for key, value in settings.items() if key not in left_out}
@@ -110,7 +126,7 @@ class Entry:
 
     @cached_property
     def frames(self) -> dict[str, FrameScores]:
-        """Probability of each frame to be in a moment, by query id."""
+        """Probabilities of frames, by query id."""
         return read_frame_scores(self.folder / f"scores/{self.name}.frames.npz")
 
     @cached_property
@@ -125,7 +141,7 @@ class Entry:
 
 
 def combined(settings: dict[str, Any]) -> list[str]:
-    """Return the names of the entries that an entry averages or corrects for hubs."""
+    """Return the entries that an entry averages or corrects."""
     of = settings.get("of", [])
     return ([of] if isinstance(of, str) else of) if settings["kind"] in ("mean", "hub_corrected") else []
 

@@ -1,4 +1,7 @@
-"""Files of a run's entry: the table of ranked clips, scores/ENTRY.clips.csv, and the probabilities of frames."""
+"""Files of a run's entry.
+
+The table of ranked clips, scores/ENTRY.clips.csv, and the probabilities of frames.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +21,11 @@ NORM = "norm "  # prefix of an expert's column
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, np.ndarray]) -> None:
-    """Write the table of a run's ranked clips. norms: (C,) norms of each expert's embeddings of the clips."""
+    """Write the table of a run's ranked clips.
+
+    Args:
+        norms: (C,) norms of each expert's embeddings of the clips.
+    """
     import pandas as pd
 
     columns = {
@@ -32,7 +39,7 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, np.ndarra
 
 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> "pd.DataFrame":
-    """Read the table of ranked clips, with columns path and seconds, in the order of the given ids."""
+    """Read the table of ranked clips, ordered by ids."""
     import pandas as pd
 
     require_file(path)
@@ -43,7 +50,12 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> "pd.DataFrame":
 
 
 class FrameScores(NamedTuple):
-    """Probability of each of T frames to be in a moment, (T,), and the edges of the frames in seconds, (T + 1,)."""
+    """Probabilities of the frames of a recording.
+
+    Attributes:
+        edges: (T + 1,) of the frames, in seconds.
+        frames: (T,) probability to be in a moment.
+    """
 
     edges: np.ndarray
     frames: np.ndarray
@@ -63,7 +75,7 @@ def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
-    """Read the probabilities of frames, by query id, in file order."""
+    """Read the probabilities of frames, by query id."""
     require_file(path)
     with np.load(path, allow_pickle=False) as file:
         qids, lengths, edges, frames = (file[name] for name in ("qids", "lengths", "edges", "frames"))

@@ -11,7 +11,11 @@ from submission.runs.record import RankedResult
 def ranked_result(
     matrix: ScoreMatrix, edition: Edition, untrained: ScoreMatrix | None, **facts: object
 ) -> RankedResult:
-    """Return the metrics of a score matrix. facts: The fields of RankedResult that the matrix does not have."""
+    """Return the metrics of a score matrix.
+
+    Args:
+        facts: The fields of RankedResult that the matrix does not have.
+    """
     summary = summarise_matrix(matrix, edition)
     result = {
         **summary.values,
