@@ -118,7 +118,8 @@ def _check_file(data: bytes, edition: Edition, known: AnyTruth | None) -> tuple[
         verdict = f"ok: {counted(len(answers), 'query')}, {counted(windows, 'window')}"
         return list(format_problems(problems)), notes, verdict
     found = check_csv(data, edition, known if isinstance(known, Truth) else None)
-    verdict = f"ok: {counted(len(found.rows), 'query')} x {len(found.header) - 1}"
+    unit = "score" if edition.output == "matrix" else "file name"
+    verdict = f"ok: {counted(len(found.rows), 'query')} x {counted(len(found.header) - 1, unit)}"
     return list(format_problems(found.problems)), [], verdict
 
 
