@@ -17,7 +17,7 @@ import numpy as np
 from data_tools.files import writing
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
-from submission.formats.problems import Problem
+from submission.formats.problems import Problem, require_none
 from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.truth import Row, Truth, matrix_truth, parse_rows
 from submission.ordering import ranked_columns
@@ -120,8 +120,9 @@ def read_lists(path: Path, edition: Edition, truth: Truth) -> dict[str, list[str
 
     The file names of each query, best first. Raises SubmissionError for a file with problems.
     """
-    found = _require_correct(path, check_csv(path.read_bytes(), edition, truth))
-    return {query: names for _, (query, *names) in found.rows}
+    _, rows, problems = check_csv(path.read_bytes(), edition, truth)
+    require_none(path, problems)
+    return {query: names for _, (query, *names) in rows}
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
@@ -129,7 +130,8 @@ def read_matrix_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
 
     Texts and names are the ids. Raises SubmissionError for a file with problems.
     """
-    header, rows, _ = _require_correct(path, check_csv(path.read_bytes(), edition, truth))
+    header, rows, problems = check_csv(path.read_bytes(), edition, truth)
+    require_none(path, problems)
     queries, names = [cells[0] for _, cells in rows], header[1:]
     relevant = [sorted(truth.relevant[query] or ()) or None for query in queries]
     values = np.array([cells[1:] for _, cells in rows], dtype=np.float64).astype(np.float32)
@@ -140,12 +142,6 @@ def editions_of(path: Path) -> list[Edition]:
     """Return the editions whose header a CSV has."""
     header = check_csv(path.read_bytes(), EDITIONS["2022"]).header
     return [edition for edition in EDITIONS.values() if _fits(header, edition)]
-
-
-def _require_correct(path: Path, found: Submission) -> Submission:
-    if found.problems:
-        raise SubmissionError(f"{path}: {found.problems[0]} (`check` lists all {len(found.problems)} problems)")
-    return found
 
 
 def _fits(header: list[str], edition: Edition) -> bool:

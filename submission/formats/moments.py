@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from data_tools.files import require_file, writing
 from submission.editions import MAX_SECONDS, Edition
 from submission.errors import SubmissionError
-from submission.formats.problems import Problem
+from submission.formats.problems import Problem, require_none
 
 Seconds = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Window = list[float]
@@ -111,7 +111,7 @@ def read_moment_truth(path: Path) -> MomentTruth:
     """
     require_file(path)
     queries, problems, notes = check_moment_truth(path.read_bytes())
-    _require_none(path, problems)
+    require_none(path, problems)
     return MomentTruth(queries, path.name, notes)
 
 
@@ -128,7 +128,7 @@ def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None)
     """Read found windows. Raises SubmissionError for a file with problems."""
     require_file(path)
     answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
-    _require_none(path, problems)
+    require_none(path, problems)
     return answers
 
 
@@ -219,11 +219,6 @@ def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem
     if not found and not problems:
         problems.append(Problem(None, "the file is empty"))
     return found, problems
-
-
-def _require_none(path: Path, problems: list[Problem]) -> None:
-    if problems:
-        raise SubmissionError(f"{path}: {problems[0]} (`check` lists all {len(problems)} problems)")
 
 
 def _oddities_of_truth(query: MomentQuery) -> Iterator[Problem]:

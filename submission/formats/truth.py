@@ -36,20 +36,21 @@ class Truth:
     pool: frozenset[str]
 
 
-def read_rows(path: Path, columns: list[str]) -> list[Row]:
-    """Read columns of a CSV file, with line numbers."""
+def read_rows(path: Path, columns: list[str]) -> tuple[list[str], list[Row]]:
+    """Read a CSV file; return its header, which has some columns, and its rows."""
     try:
         rows = parse_rows(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except (UnicodeDecodeError, csv.Error) as error:
         raise SubmissionError(f"{path}: no CSV in UTF-8 with commas and double quotes ({error})") from None
     header = rows[0][1] if rows else []
-    if len(rows) < 2 or (missing := [name for name in columns if name not in header]):
-        raise SubmissionError(f"{path}: no row, or no column {missing[0] if len(rows) > 1 else columns[0]}")
+    if missing := [name for name in columns if name not in header]:
+        raise SubmissionError(f"{path}: no column {missing[0]}; the header is {','.join(header)!r}")
+    if len(rows) < 2:
+        raise SubmissionError(f"{path}: no row follows the header")
     for line, cells in rows[1:]:
         if len(cells) != len(header) or not all(cell.strip() for cell in cells) or any("\n" in cell for cell in cells):
             raise SubmissionError(f"{path}: line {line}: an empty cell, a cell over several lines, or other columns")
-    chosen = [header.index(name) for name in columns]
-    return [(line, [cells[column] for column in chosen]) for line, cells in rows[1:]]
+    return header, rows[1:]
 
 
 def parse_rows(data: bytes) -> list[Row]:
@@ -68,12 +69,12 @@ def read_captions(path: Path) -> Truth:
     CSV could not distinguish these queries. Clotho has 16, all in the development split; the official script scores the
     last file only.
     """
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = next(csv.reader(file), [])
-    captions = [name for name in header if name.startswith("caption_")]
+    header, rows = read_rows(path, ["file_name", "caption_1"])
+    if header[0] != "file_name" or not all(name.startswith("caption_") for name in header[1:]):
+        raise SubmissionError(f"{path}: the header must be file_name,caption_1,..., not {','.join(header)!r}")
     relevant: dict[str, frozenset[str]] = {}
     pool: set[str] = set()
-    for line, (name, *texts) in read_rows(path, ["file_name", *(captions or ["caption_1"])]):
+    for line, (name, *texts) in rows:
         if name in pool:
             raise SubmissionError(f"{path}: {Problem(line, 'a file name is repeated', name)}")
         pool.add(name)
@@ -96,8 +97,9 @@ def read_blind_set(queries: Path, audio: Path) -> Truth:
     if not names:
         raise SubmissionError(f"{audio}: no audio file")
     relevant: dict[str, None] = {}
-    for line, (text,) in read_rows(queries, ["caption"]):
-        if text in relevant:
+    header, rows = read_rows(queries, ["caption"])
+    for line, cells in rows:
+        if (text := cells[header.index("caption")]) in relevant:
             raise SubmissionError(f"{queries}: {Problem(line, 'the query is repeated', text)}")
         relevant[text] = None
     return Truth(relevant, frozenset(names))
@@ -111,7 +113,9 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     Source: DCASE 2025 baseline, resources/metadata_eval.csv.
     """
     relevant: dict[str, frozenset[str]] = {}
-    for line, (text, listed) in read_rows(path, ["query", "audio_filenames"]):
+    header, rows = read_rows(path, ["query", "audio_filenames"])
+    for line, cells in rows:
+        text, listed = (cells[header.index(name)] for name in ("query", "audio_filenames"))
         if text not in pool.relevant or text in relevant:
             raise SubmissionError(f"{path}: {Problem(line, 'unknown or repeated query', text, pool.relevant)}")
         try:
