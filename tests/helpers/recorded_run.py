@@ -43,7 +43,7 @@ def about(count: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def result(folder: Path, **changes: Any) -> dict[str, Any]:
-    sets = {"world": {"clips": 4, "captions": 7, "hours": 0.5, "licences": {"CC0": 3, "not known": 1}}}
+    sets = {"world": {"clips": 4, "captions": 7, "hours": 0.517, "licences": {"CC0": 3, "not known": 1}}}
     expert = {"rate": 16_000, "dim": 4, "frames_per_second": 12.5, "published": []}
     return {
         "format": 1, "recipe": "tiny", "seed": 3, "commits": ["abc"], "hardware": "2 cores",

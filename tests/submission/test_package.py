@@ -23,7 +23,7 @@ from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.summary import summarise_matrix
 from submission.package.archive import check_archive
-from submission.package.meta import count_parameters, describe, extract_address
+from submission.package.meta import count_parameters, describe, external_addresses, extract_address
 from submission.package.meta_model import meta_faults
 from submission.runs.entry import open_entry
 
@@ -97,7 +97,7 @@ def test_meta_yaml_by_hand(here: Path) -> None:
         "complexity": {"total_parameters": 2 * 100 + 500 + 70},
         "external_datasets": [
             {"name": "world", "purpose": "training", "url": None, "has_audio": True, "has_captions": True,
-             "nb_captions_per_audio": 1.75, "total_audio_length": 30.0, "licences": {"CC0": 3, "not known": 1}},
+             "nb_captions_per_audio": 1.75, "total_audio_length": 31.0, "licences": {"CC0": 3, "not known": 1}},
             {"name": "panns", "purpose": "audio_modelling", "url": "https://panns.org", "total_audio_length": None,
              "licences": "MIT"},
             {"name": "minilm", "purpose": "word_modelling", "url": None, "total_audio_length": None},
@@ -120,6 +120,18 @@ def test_a_frozen_network_of_several_runs_counts_once(here: Path) -> None:
     change(Path("run2/resolved.json"), model=model | {"text": {"kind": "bert", "model": "bert"}})
     assert count_parameters([one, open_entry("run2")]) == (200, 640)
     assert describe([one, two])["word_embeddings"] == "minilm"
+
+
+def test_addresses_of_training_sets_and_of_initial_weights(here: Path) -> None:
+    recipe, result = (json.loads(Path(f"run1/{name}.json").read_text()) for name in ("resolved", "result"))
+    recipe["model"]["audio"]["weights"] = "weights/m2d.pth"
+    result["data"]["train"]["published"] = "zenodo.org/1, see there"
+    change(Path("run1/resolved.json"), **recipe)
+    change(Path("run1/result.json"), **result)
+    run = open_entry("run1")
+    expected = {"world": "https://zenodo.org/1", "panns": "https://panns.org", "m2d.pth": None, "minilm": None}
+    assert external_addresses([run]) == expected
+    assert count_parameters([run]) == (100, 570), "the weights are trained on, not frozen"
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,18 @@ def test_query_ids_may_be_whole_numbers_as_in_unav_100(tmp_path: Path) -> None:
     assert windows_by_query(read_moments(path, E2026, truth)) == truth.windows() == {"0": [[0, 1]]}
 
 
+@pytest.mark.parametrize(
+    ("window", "is_odd"), [([0, 1], False), ([-1, 1], True), ([59, 60], False), ([59, 61], True), ([5, 5], True)]
+)
+def test_windows_outside_the_recording_or_without_length_are_noted(
+    tmp_path: Path, window: list[float], is_odd: bool
+) -> None:
+    line = named("a_1") | {"duration": 60, "relevant_windows": [window], WINDOWS: [window]}
+    truth = read_moment_truth(json_lines(tmp_path / "one.jsonl", [line]))
+    assert bool(truth.notes) == is_odd
+    assert bool(check_moments((tmp_path / "one.jsonl").read_bytes(), E2026, truth).notes) == is_odd
+
+
 def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     odd = [[5, 5, 0.1], [70, 80, 0.9], *([n, n + 1, 0.0] for n in range(10))]
