@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,26 +15,25 @@ import typer
 from data_tools.cli import counted
 from data_tools.errors import KitError, sentences
 from data_tools.files import require_file, require_other, writing
-from submission.editions import EDITIONS, MOMENTS, Edition
+from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
-from submission.formats.csv_files import check_csv, write_csv
-from submission.formats.moments import MomentTruth, check_moment_truth, check_moments, read_moments, write_moments
+from submission.formats.csv_files import write_csv
+from submission.formats.moments import read_moments, write_moments
 from submission.formats.pairs import read_pairs
-from submission.formats.problems import Problem, format_problems
+from submission.formats.problems import format_problems
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.formats.truth import Truth
 from submission.metrics.blend import blend as blended
 from submission.metrics.blend import require_disjoint, search_weights
-from submission.metrics.intervals import Interval
 from submission.metrics.rerank import judged_rows, reranked, search_weight
-from submission.metrics.summary import Summary
+from submission.metrics.summary import bounds_or_none
 from submission.metrics.summary import compare as paired_test
 from submission.package.archive import check_archive
 from submission.package.pack import open_systems
 from submission.package.pack import pack as write_package
 from submission.report.page import write_report
 from submission.runs.entry import open_entry
-from submission.systems import AnyTruth, common_edition, read_summaries, read_truth, scores_file
+from submission.systems import check_file, common_edition, read_summaries, read_truth, scores_file
 
 app = typer.Typer(
     name="lbar submit",
@@ -97,7 +95,7 @@ def check(
     if file.suffix == ".zip":
         problems, verdict = list(check_archive(file, year, known)), f"ok: a package of edition {year.name}"
     else:
-        problems, notes, verdict = _check_file(file.read_bytes(), year, known)
+        problems, notes, verdict = check_file(file.read_bytes(), year, known)
         print(*(f"note: {line}" for line in format_problems(notes)), sep="\n", end="\n" if notes else "")
     if problems:
         print(*problems, sep="\n")
@@ -105,22 +103,6 @@ def check(
     print(verdict)
     if known is None:
         print("note: not compared with the queries; add --truth, or --queries and --audio")
-
-
-def _check_file(data: bytes, edition: Edition, known: AnyTruth | None) -> tuple[list[str], list[Problem], str]:
-    """Return problems, notes, and a verdict without problems."""
-    if edition.output == "windows" and b'"relevant_windows"' in data.partition(b"\n")[0]:
-        queries, problems, notes = check_moment_truth(data)
-        return list(format_problems(problems)), notes, f"ok: true windows of {counted(len(queries), 'query')}"
-    if edition.output == "windows":
-        answers, problems, notes = check_moments(data, edition, known if isinstance(known, MomentTruth) else None)
-        windows = sum(len(answer.windows) for answer in answers)
-        verdict = f"ok: {counted(len(answers), 'query')}, {counted(windows, 'window')}"
-        return list(format_problems(problems)), notes, verdict
-    found = check_csv(data, edition, known if isinstance(known, Truth) else None)
-    unit = "score" if edition.output == "matrix" else "file name"
-    verdict = f"ok: {counted(len(found.rows), 'query')} x {counted(len(found.header) - 1, unit)}"
-    return list(format_problems(found.problems)), [], verdict
 
 
 @app.command()
@@ -138,33 +120,12 @@ def score(
         require_other(per_query, [Path(system), truth, annotations])
     from_audio = direction is Direction.audio_to_text
     (summary,) = read_summaries([system], edition, truth, annotations, from_audio)
-    print(json.dumps(_document(summary), indent=1) if as_json else "\n".join(summary.lines()))
+    print(json.dumps(summary.document(), indent=1) if as_json else "\n".join(summary.lines()))
     if per_query:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(summary.rows())
         with writing(per_query) as file:
             file.write(text.getvalue().encode())
-
-
-def _document(summary: Summary) -> dict[str, Any]:
-    """Return a summary for JSON."""
-    return {
-        "queries": len(summary.queries.texts),
-        "pool": summary.queries.n_pool,
-        "primary": summary.primary,
-        "values": summary.values,
-        "by_length": summary.by_length,
-        "jackknife": _bounds(summary.interval),
-        "bootstrap": {name: _bounds(interval) for name, interval in summary.bootstraps.items()},
-        "median_rank": None if math.isinf(summary.median_rank) else summary.median_rank,
-        "chance": summary.chance,
-        "notes": summary.notes,
-    }
-
-
-def _bounds(interval: Interval) -> Interval | None:
-    """Return an interval for JSON; None without one."""
-    return None if math.isnan(interval[0]) else interval
 
 
 @app.command()
@@ -185,8 +146,8 @@ def compare(
     first, *rest = read_summaries(names, edition, truth, annotations, direction is Direction.audio_to_text)
     found = paired_test(first, rest)
     if as_json:
-        systems = [{"system": name} | _document(one) for name, one in zip(names, (first, *rest), strict=True)]
-        tested = found._asdict() | {"difference": found.mean, "interval": _bounds(found.interval)}
+        systems = [{"system": name} | one.document() for name, one in zip(names, (first, *rest), strict=True)]
+        tested = found._asdict() | {"difference": found.mean, "interval": bounds_or_none(found.interval)}
         print(json.dumps({"systems": systems, "primary": first.primary} | tested))
         return
     for name, summary in zip(names, (first, *rest), strict=True):

@@ -7,11 +7,13 @@ RUN:ENTRY.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.files import require_file
 from submission.editions import MOMENTS, Edition, get_any_edition
 from submission.errors import SubmissionError
-from submission.formats.csv_files import editions_of, read_matrix_csv
-from submission.formats.moments import MomentTruth, read_moment_truth
+from submission.formats.csv_files import check_csv, editions_of, read_matrix_csv
+from submission.formats.moments import MomentTruth, check_moment_truth, check_moments, read_moment_truth
+from submission.formats.problems import Problem, format_problems
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_set, read_captions
 from submission.metrics.summary import (
@@ -92,6 +94,22 @@ def common_edition(option: str | None, names: Iterable[str]) -> Edition:
     if not shared:
         raise SubmissionError("no edition that all files have in common is known; add --edition YEAR")
     return shared[-1]
+
+
+def check_file(data: bytes, edition: Edition, known: AnyTruth | None) -> tuple[list[str], list[Problem], str]:
+    """Return problems, notes, and a verdict without problems."""
+    if edition.output == "windows" and b'"relevant_windows"' in data.partition(b"\n")[0]:
+        queries, problems, notes = check_moment_truth(data)
+        return list(format_problems(problems)), notes, f"ok: true windows of {counted(len(queries), 'query')}"
+    if edition.output == "windows":
+        answers, problems, notes = check_moments(data, edition, known if isinstance(known, MomentTruth) else None)
+        windows = sum(len(answer.windows) for answer in answers)
+        verdict = f"ok: {counted(len(answers), 'query')}, {counted(windows, 'window')}"
+        return list(format_problems(problems)), notes, verdict
+    found = check_csv(data, edition, known if isinstance(known, Truth) else None)
+    unit = "score" if edition.output == "matrix" else "file name"
+    verdict = f"ok: {counted(len(found.rows), 'query')} x {counted(len(found.header) - 1, unit)}"
+    return list(format_problems(found.problems)), [], verdict
 
 
 def read_summaries(

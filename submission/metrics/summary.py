@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -132,6 +133,21 @@ class Summary:
         table += [("note", note) for note in self.notes]
         width = max(len(name) for name, _ in table) + 2
         return [f"{name:{width}}{text}" for name, text in table]
+
+    def document(self) -> dict[str, Any]:
+        """Return the summary for JSON."""
+        return {
+            "queries": len(self.queries.texts),
+            "pool": self.queries.n_pool,
+            "primary": self.primary,
+            "values": self.values,
+            "by_length": self.by_length,
+            "jackknife": bounds_or_none(self.interval),
+            "bootstrap": {name: bounds_or_none(interval) for name, interval in self.bootstraps.items()},
+            "median_rank": None if math.isinf(self.median_rank) else self.median_rank,
+            "chance": self.chance,
+            "notes": self.notes,
+        }
 
     def rows(self) -> list[list[str]]:
         """Return a table with a row for each query."""
@@ -345,3 +361,8 @@ def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
     """
     low, high = (format_metric(metric, bound, sign) for bound in interval)
     return "no interval: one group of queries" if math.isnan(interval[0]) else f"{low.removesuffix(' %')} to {high}"
+
+
+def bounds_or_none(interval: Interval) -> list[float] | None:
+    """Return an interval for JSON; None without one."""
+    return None if math.isnan(interval[0]) else list(interval)

@@ -1,10 +1,8 @@
 """Result of a ranked entry, for result.json."""
 
-import math
-
 from submission.editions import Edition
 from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.summary import summarise_matrix
+from submission.metrics.summary import bounds_or_none, summarise_matrix
 from submission.runs.record import RankedResult
 
 
@@ -20,8 +18,8 @@ def ranked_result(
     result = {
         **summary.values,
         "metric": edition.metric,
-        "interval": None if math.isnan(summary.interval[0]) else list(summary.interval),
-        "bootstrap": None if math.isnan(summary.bootstrap[0]) else list(summary.bootstrap),
+        "interval": bounds_or_none(summary.interval),
+        "bootstrap": bounds_or_none(summary.bootstrap),
         "median_rank": summary.median_rank,
         "queries": len(matrix),
         "clips": len(matrix.clip_ids),
