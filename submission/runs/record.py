@@ -106,9 +106,6 @@ class RankedResult(Record):
         chance, untrained, ceiling: Values of `metric` for random order, for the untrained model (None if nothing was
             trained), and for a perfect system on composed scenes (None for other data).
         also_trained_on: Number of ranked clips that are also training data.
-        hub_skewness: Skewness of the number of queries that have a clip among their first 10; high if a few clips are
-            found by very many queries.
-        never_found: Share of clips that no query has among its first 10.
         scores: File with the score matrix.
         csv: File with the CSV to submit; None if the entry writes no CSV.
     """
@@ -128,8 +125,6 @@ class RankedResult(Record):
     untrained: float | None
     ceiling: float | None
     also_trained_on: Count
-    hub_skewness: float | None = None
-    never_found: float | None = None
     scores: str
     csv: str | None
 

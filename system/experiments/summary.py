@@ -16,7 +16,6 @@ from submission.runs.record import (
     ExpertFacts,
     MomentsResult,
     Parameters,
-    RankedResult,
     RunResult,
     SetFacts,
     SourceFacts,
@@ -145,13 +144,6 @@ def _baselines(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
             yield called, figures
 
 
-def _hub_lines(entry: RankedResult) -> Iterator[str]:
-    """Yield a line on hubs: how unevenly clips occur in the top 10 of queries. Yield nothing if not known."""
-    if entry.hub_skewness is not None and entry.never_found is not None:
-        never = f"{100 * entry.never_found:.1f} % of clips are never in the top 10 of a query"
-        yield f"  hubs       skewness of the number of top-10 lists per clip: {entry.hub_skewness:.2f}; {never}"
-
-
 def report(run: Run) -> str:
     """Read a run's result from disk, and return it as text for printing."""
     return format_result(run, run.read_result())
@@ -172,7 +164,6 @@ def format_result(run: Run, result: RunResult) -> str:
             f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
             f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
             f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}",
-            *_hub_lines(entry),
             f"  CSV        {entry.csv or 'none'}",
         ]
         if entry.also_trained_on:
