@@ -3,6 +3,7 @@
 Every data set enters the kit through a manifest, and every later step reads only this format.
 """
 
+import codecs
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 
 from data_tools.errors import DataError
-from data_tools.files import read_text, write_text
+from data_tools.files import read_text, require_file, write_text
 from data_tools.names import is_freesound_id
 from data_tools.settings import faults_of
 from data_tools.tables import caption_columns, read_table
@@ -128,14 +129,20 @@ def check_caption(text: str, where: str) -> None:
 
 def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]]:
     """Yield (line number, item) for each line of a file of JSON lines. Raises DataError for a bad line."""
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        try:
-            yield number, kind.validate_json(line)
-        except ValidationError as error:
-            fault = faults_of(error)[0]
-            if error.errors()[0]["type"] == "json_invalid":
-                fault = "not JSON; a manifest, or a file of moments, has one object per line"
-            raise DataError(f"{path}, line {number}: {fault}") from None
+    require_file(path)
+    number = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield number, kind.validate_json(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+            except ValidationError as error:
+                fault = faults_of(error)[0]
+                if error.errors()[0]["type"] == "json_invalid":
+                    read_text(path)  # raises a better error for another encoding
+                    fault = "not JSON; a manifest, or a file of moments, has one object per line"
+                raise DataError(f"{path}, line {number}: {fault}") from None
+    if not number:
+        read_text(path)  # raises an error for an empty file
 
 
 _CLIP = TypeAdapter(Clip)
