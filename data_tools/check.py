@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from data_tools.audio import audio_seconds, content_key, sound_problem
@@ -15,7 +15,7 @@ from data_tools.errors import AudioError
 from data_tools.exclusion import Exclusions, read_exclusions
 from data_tools.frames import holds_frames, read_frames
 from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, iter_manifest
-from data_tools.moments import by_name, read_published, repaired
+from data_tools.moments import read_published, repaired
 from data_tools.names import plain_id
 from data_tools.tables import write_table
 
@@ -87,12 +87,16 @@ def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, qui
 
 def moment_findings(path: Path, clips: Iterable[Clip]) -> tuple[list[Finding], set[str]]:
     """Return the faults of a file of moments, and the ids of the clips with moments."""
-    clip_of, findings, with_moments = by_name(clips), [], set()
+    named: dict[str, list[Clip]] = defaultdict(list)
+    for one in clips:
+        named[PurePath(one.file_name).stem].append(one)
+    findings, with_moments = [], set()
     for where, line in read_published(path):
-        clip = clip_of.get(line.vid)
-        if clip is None:
-            findings.append(Finding(MOMENT, where, "", f"no manifest has its recording {line.vid}", True))
+        if len(named[line.vid]) != 1:
+            what = "several recordings have" if named[line.vid] else "no manifest has"
+            findings.append(Finding(MOMENT, where, "", f"{what} the name {line.vid}", True))
             continue
+        (clip,) = named[line.vid]
         with_moments.add(clip.id)
         for window in line.relevant_windows or ():
             if fault := repaired(window, line.duration or clip.seconds)[1]:
@@ -171,6 +175,9 @@ def run(arguments: argparse.Namespace) -> int:
     findings = [one for one in findings if one.kind != NO_CAPTION or one.clip not in with_moments]
     training = sum(clip.split in TRAINING_SPLITS for clip in clips)
     print(f"{len(clips):>7}  clips, {training} of them for training")
+    unknown = sum(clip.split in TRAINING_SPLITS and clip.freesound_id is None for clip in clips)
+    if exclusions and unknown:
+        print(f"{unknown:>7}  training clips have no Freesound id: not compared with the lists")
     by_kind: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_kind[finding.kind].append(finding)

@@ -18,7 +18,7 @@ from data_tools.files import require_file, require_other, writing
 from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
 from submission.formats.csv_files import write_csv
-from submission.formats.moments import read_moments, write_moments
+from submission.formats.moments import MomentTruth, read_moments, write_moments
 from submission.formats.pairs import read_pairs
 from submission.formats.problems import format_problems
 from submission.formats.score_matrix import read_scores, write_scores
@@ -28,12 +28,12 @@ from submission.metrics.blend import require_disjoint, search_weights
 from submission.metrics.rerank import judged_rows, reranked, search_weight
 from submission.metrics.summary import bounds_or_none
 from submission.metrics.summary import compare as paired_test
-from submission.package.archive import check_archive
+from submission.package.archive import archive_notes, check_archive
 from submission.package.pack import open_systems
 from submission.package.pack import pack as write_package
 from submission.report.page import write_report
 from submission.runs.entry import open_entry
-from submission.systems import check_file, common_edition, read_summaries, read_truth, scores_file
+from submission.systems import check_file, common_edition, read_summaries, read_truth, require_kind, scores_file
 
 app = typer.Typer(
     name="lbar submit",
@@ -93,10 +93,14 @@ def check(
     option = edition or (next(iter(MOMENTS)) if known is not None and not isinstance(known, Truth) else None)
     year = common_edition(option, [] if file.suffix == ".zip" else [str(file)])
     if file.suffix == ".zip":
+        require_kind(year, known)
         problems, verdict = list(check_archive(file, year, known)), f"ok: a package of edition {year.name}"
+        windows = known if isinstance(known, MomentTruth) else None
+        notes = [] if problems or year.output != "windows" else list(archive_notes(file, year, windows))
     else:
-        problems, notes, verdict = check_file(file.read_bytes(), year, known)
-        print(*(f"note: {line}" for line in format_problems(notes)), sep="\n", end="\n" if notes else "")
+        problems, found, verdict = check_file(file.read_bytes(), year, known)
+        notes = list(format_problems(found))
+    print(*(f"note: {line}" for line in notes), sep="\n", end="\n" if notes else "")
     if problems:
         print(*problems, sep="\n")
         raise SubmissionError(f"{file}: has problems, listed above")
@@ -304,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         app(args=argv, prog_name="lbar submit")
     except SystemExit as stop:
         return int(stop.code or 0)
-    except (KitError, OSError) as error:
+    except (KitError, OSError, ModuleNotFoundError, MemoryError) as error:
         print(*(f"error: {line}" for line in sentences(error)), sep="\n", file=sys.stderr)
         return 1
     return 0

@@ -12,7 +12,13 @@ from data_tools.files import require_file
 from submission.editions import MOMENTS, Edition, get_any_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, editions_of, read_matrix_csv
-from submission.formats.moments import MomentTruth, check_moment_truth, check_moments, read_moment_truth
+from submission.formats.moments import (
+    MomentTruth,
+    check_moment_truth,
+    check_moments,
+    is_scored,
+    read_moment_truth,
+)
 from submission.formats.problems import Problem, format_problems
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_set, read_captions
@@ -78,8 +84,9 @@ def edition_names(matrix: ScoreMatrix) -> set[str]:
     if isinstance(edition := matrix.facts.get("edition"), str):
         return {edition}
     of = matrix.facts.get("of")
-    found = {part.get("edition") for part in of.values()} if isinstance(of, dict) else set()
-    return set() if None in found or len(found) > 1 else found
+    parts = [part for part in of.values() if isinstance(part, dict)] if isinstance(of, dict) else []
+    found = {part.get("edition") for part in parts}
+    return {edition for edition in found if isinstance(edition, str)} if len(found) == 1 else set()
 
 
 def common_edition(option: str | None, names: Iterable[str]) -> Edition:
@@ -92,17 +99,21 @@ def common_edition(option: str | None, names: Iterable[str]) -> Edition:
     possible = [possible_editions(name) for name in names]
     shared = [edition for edition in possible[0] if all(edition in others for others in possible)] if possible else []
     if not shared:
-        raise SubmissionError("no edition that all files have in common is known; add --edition YEAR")
+        what = "the files have no edition in common" if len(possible) > 1 else "the edition of this file is unknown"
+        raise SubmissionError(f"{what}; add --edition YEAR")
     return shared[-1]
 
 
 def check_file(data: bytes, edition: Edition, known: AnyTruth | None) -> tuple[list[str], list[Problem], str]:
     """Return problems, notes, and a verdict without problems."""
+    require_kind(edition, known)
     if edition.output == "windows" and b'"relevant_windows"' in data.partition(b"\n")[0]:
         queries, problems, notes = check_moment_truth(data)
         return list(format_problems(problems)), notes, f"ok: true windows of {counted(len(queries), 'query')}"
     if edition.output == "windows":
         answers, problems, notes = check_moments(data, edition, known if isinstance(known, MomentTruth) else None)
+        if is_scored(answers):
+            notes = [*notes, Problem(None, "the windows have scores; `write` removes them, for the file to submit")]
         windows = sum(len(answer.windows) for answer in answers)
         verdict = f"ok: {counted(len(answers), 'query')}, {counted(windows, 'window')}"
         return list(format_problems(problems)), notes, verdict
@@ -110,6 +121,12 @@ def check_file(data: bytes, edition: Edition, known: AnyTruth | None) -> tuple[l
     unit = "score" if edition.output == "matrix" else "file name"
     verdict = f"ok: {counted(len(found.rows), 'query')} x {counted(len(found.header) - 1, unit)}"
     return list(format_problems(found.problems)), [], verdict
+
+
+def require_kind(edition: Edition, known: AnyTruth | None) -> None:
+    """Raise SubmissionError if the truth is of clips and the edition of windows, or the other way round."""
+    if known is not None and isinstance(known, MomentTruth) != (edition.output == "windows"):
+        raise SubmissionError(f"edition {edition.name} needs another kind of --truth or --queries: see check --help")
 
 
 def read_summaries(
@@ -128,6 +145,10 @@ def read_summaries(
         from_audio: Rank captions for clips.
     """
     edition = common_edition(option, names)
+    if truth and all(is_run(name) or name.endswith(".npy") for name in names):
+        raise SubmissionError(f"{names[0]}: has its truth already; leave out --truth")
+    if edition.output == "windows" and (annotations or from_audio):
+        raise SubmissionError(f"{names[0]}: windows have neither --annotations nor --direction; leave them out")
     if edition.output == "windows":
         return [_summarise_windows(name, edition, truth) for name in names]
     return [_summarise_clips(name, edition, truth, annotations, from_audio) for name in names]

@@ -46,7 +46,8 @@ def read_clotho(
     counts = []
     for split in splits:
         captions = _read_captions(_published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv"))
-        facts = _read_metadata(_published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv"))
+        metadata = _published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv")
+        facts = _read_metadata(metadata)
         folder = _published_path(root, "clotho_audio_files", split)
         on_disk, with_facts = match_names(captions, audio_names(folder)), match_names(captions, facts)
         found = []
@@ -57,7 +58,8 @@ def read_clotho(
             found.append(audio_clip(folder, file, source, split, texts, length, *known))
         readable = sum(clip.seconds is not None for clip in found)
         line = f"{split}: {counted(len(found), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')}"
-        counts.append(line + ("" if readable == len(found) else f"; {len(found) - readable} without readable audio"))
+        line += "" if readable == len(found) else f"; {len(found) - readable} without readable audio"
+        counts.append(line + ("" if facts else f"; no {metadata.name}: Freesound ids and licences are unknown"))
         clips += found
     if all(clip.seconds is None for clip in clips):
         raise DataError(f"{Path(clips[0].path).parent}: no audio of Clotho; unpack its audio archives into this folder")

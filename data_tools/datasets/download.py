@@ -41,7 +41,7 @@ def download(
         DataError: The address cannot be reached, or the file is not the published one.
     """
     if path.exists():
-        _require_published(path, address, sha256, require_usable, f"{path}: {{}}; {FETCH_AGAIN}")
+        _require_published(path, sha256, require_usable, f"{path}: {{}}; {FETCH_AGAIN}")
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{short_name(path.name)}.part")
@@ -52,7 +52,7 @@ def download(
             part.unlink(missing_ok=True)
         asyncio.run(_fetch(address, part, version, advice))
         try:
-            _require_published(part, address, sha256, require_usable, f"{address}: {{}}; {advice}")
+            _require_published(part, sha256, require_usable, f"{address}: {{}}; {advice}")
         except KitError:
             part.unlink()
             version.unlink(missing_ok=True)
@@ -63,9 +63,7 @@ def download(
     return True
 
 
-def _require_published(
-    path: Path, address: str, sha256: str, require_usable: Callable[[Path], object] | None, message: str
-) -> None:
+def _require_published(path: Path, sha256: str, require_usable: Callable[[Path], object] | None, message: str) -> None:
     """Raise DataError if a file is not the published one. message: With {} for the fault."""
     kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
     if digits and not (actual := checksum(path, kind)).startswith(digits):
@@ -124,6 +122,8 @@ async def _request_rest(session: "ClientSession", address: str, part: Path, vers
     if received:
         headers |= {"Range": f"bytes={received}-"} | ({"If-Range": known} if known else {})
     async with session.get(address, headers=headers) as answer:
+        if answer.status == 429 or answer.status >= 500:
+            answer.raise_for_status()  # tried again
         tag = answer.headers.get("ETag", "").strip()
         sent_version = tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
         sent = answer.headers.get("Content-Range", "")

@@ -104,6 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
     steps = [step.format(**quoted) for step in published.steps]
     print(f"{arguments.name}: {published.licence}\n  size: {published.size}")
     print(*(f"  {file.address}" for file in published.files), sep="\n")
+    if published.record:
+        print(f"  https://zenodo.org/records/{published.record}")
     if published.layout:
         print(f"  layout: {published.layout.format(**quoted)}")
     if arguments.dry_run:

@@ -49,12 +49,14 @@ def read_parquet(path: Path) -> Iterator[Sample]:
             for batch in file.iter_batches(64):
                 for row in batch.to_pylist():
                     audio, number = row.pop(column), number + 1
-                    if audio and not audio["bytes"] and audio.get("path"):
+                    if isinstance(audio, str | bytes):
+                        audio = {("path" if isinstance(audio, str) else "bytes"): audio}
+                    if audio and not audio.get("bytes") and audio.get("path"):
                         raise DataError(
                             f"{path}: row {number} has only the path {audio['path']}, not the sound; make a table of "
                             "the paths, and read it by lbar data table"
                         )
-                    if audio and audio["bytes"]:
+                    if audio and audio.get("bytes"):
                         name = PurePath(audio.get("path") or f"{path.stem}_{number:06}.wav").name
                         yield Sample(name, audio["bytes"], row)
     except pyarrow.ArrowException as error:

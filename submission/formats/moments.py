@@ -210,8 +210,10 @@ def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem
             parsed = adapter.validate_python({**defaults, **content, "line": number})
         except ValidationError as error:
             for fault in error.errors()[:3]:
-                problems.append(Problem(number, f"{fault['loc'][0]}: {fault['msg']}", f"{fault['input']!s:.60}"))
-        except (ValueError, TypeError) as error:
+                problems.append(
+                    Problem(number, f"{(fault['loc'] or ('line',))[0]}: {fault['msg']}", f"{fault['input']!s:.60}")
+                )
+        except (ValueError, TypeError, RecursionError) as error:
             problems.append(Problem(number, "no JSON object", str(error)))
         else:
             if found.setdefault(parsed.qid, parsed) is not parsed:

@@ -11,14 +11,14 @@ or null for a pair that it leaves out.
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from data_tools.files import require_file, writing
 from submission.errors import SubmissionError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False))
 class Pair:
     """A query and one of its best clips."""
 

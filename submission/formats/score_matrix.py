@@ -4,6 +4,7 @@ NAME.npy: float32 of Q queries x C clips, higher is better. NAME.json: the rows 
 """
 
 import json
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +68,9 @@ class ScoreMatrix(Labels):
         """Raise SubmissionError for scores of another shape, NaN or infinity."""
         super().__post_init__()
         if self.values.dtype != np.float32 or self.values.shape != self.shape:
-            raise SubmissionError(f"scores must be float32 of shape {self.shape}, not {self.values.shape}")
+            raise SubmissionError(
+                f"scores must be float32 of shape {self.shape}, not {self.values.dtype} of shape {self.values.shape}"
+            )
         require_finite(self.values)
 
     def __len__(self) -> int:
@@ -129,10 +132,10 @@ def read_scores(path: Path) -> ScoreMatrix:
             [clip["id"] for clip in clips],
             [clip["file_name"] for clip in clips],
             [query["relevant"] for query in queries],
-            described.get("facts", {}),
+            dict(described.get("facts", {})),
             values=values,
         )
-    except (ValueError, KeyError, TypeError, EOFError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise SubmissionError(f"{path}: no score matrix ({error}); write it again") from None
 
 

@@ -123,7 +123,9 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
         except (ValueError, SyntaxError, TypeError):
             names = frozenset()
         if not names or (strange := names - pool.pool):
-            problem = Problem(line, "no list of known file names", min(strange) if names else listed, pool.pool)
+            problem = Problem(
+                line, "no list of known file names", min(map(str, strange)) if names else listed, pool.pool
+            )
             raise SubmissionError(f"{path}: {problem}")
         relevant[text] = names
     return Truth(relevant, pool.pool)

@@ -6,14 +6,16 @@ See PACKAGE.md.
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from data_tools.errors import DataError
 from data_tools.files import require_file
+from data_tools.settings import parse_yaml
 from submission.editions import ABBREVIATION
 from submission.errors import SubmissionError
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+NamePart = Annotated[Text, Field(pattern=r"^[\w '’.-]+$")]  # part of the label, and so of file names
 
 
 class Part(BaseModel):
@@ -25,7 +27,7 @@ class Part(BaseModel):
 class Affiliation(Part):
     """An institute."""
 
-    abbreviation: Text
+    abbreviation: NamePart
     institute: Text
     department: Text | None
     location: Text
@@ -34,7 +36,7 @@ class Affiliation(Part):
 class Author(Part):
     """An author; exactly one is corresponding."""
 
-    lastname: Text
+    lastname: NamePart
     firstname: Text
     email: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
     corresponding: bool = False
@@ -96,9 +98,9 @@ def read_about(path: Path, n_systems: int) -> About:
     """
     require_file(path, "PACKAGE.md has an example")
     try:
-        about = About.model_validate(yaml.safe_load(path.read_bytes()))
-    except yaml.YAMLError as error:
-        raise SubmissionError(f"{path}: no YAML ({error})") from None
+        about = About.model_validate(parse_yaml(path.read_bytes()))
+    except DataError as error:
+        raise SubmissionError(f"{path}: {error}") from None
     except ValidationError as error:
         faults = (f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise SubmissionError("\n".join(faults)) from None

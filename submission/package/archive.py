@@ -9,6 +9,8 @@ Source: the validator of DCASE2020 Task 1, the only official package checker tha
 
 import re
 import zipfile
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,11 +81,22 @@ def check_archive(path: Path, edition: Edition, truth: AnyTruth | None = None) -
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+            names = [name for name in archive.namelist() if not name.endswith("/")]
+            members = {name: archive.read(name) for name in names}
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error, EOFError) as error:
         yield f"no complete zip archive ({error}); pack it again"
         return
+    yield from (f"{name}: occurs twice; pack again" for name, count in Counter(names).items() if count > 1)
     yield from check_members(members, edition, truth)
+
+
+def archive_notes(path: Path, edition: Edition, truth: MomentTruth | None) -> Iterator[str]:
+    """Yield what is unusual, but scored, in the windows of a package without problems."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(".output.jsonl"):
+                notes = check_moments(archive.read(name), edition, truth)[2]
+                yield from (f"{name.rpartition('/')[2]}: {note}" for note in format_problems(notes))
 
 
 def check_members(
@@ -124,7 +137,7 @@ def _system_problems(label: str, files: dict[str, bytes], edition: Edition, trut
     yield from format_problems(output_problems(files[output], edition, truth))
     try:
         yield from meta_faults(yaml.safe_load(files["meta.yaml"]), label, edition)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         yield f"meta.yaml: no YAML ({error})"
 
 

@@ -76,7 +76,8 @@ def _pack_clips(
     if output.suffix != ".npy":
         data = output.read_bytes()
         queries = {cells[0] for _, cells in check_csv(data, edition).rows}
-        return PackedSystem(label, data, meta, None, str(output), queries <= known)
+        truth = matrix_truth(read_scores(blind)) if blind else None
+        return PackedSystem(label, data, meta, truth, str(output), queries <= known)
     matrix = _scores_of(runs, output)
     is_known = any(clips is not None for clips in matrix.relevant)
     return PackedSystem(label, csv_of(matrix, edition), meta, matrix_truth(matrix), str(output), is_known)

@@ -135,7 +135,8 @@ def load_data(
     with no_garbage_collection():
         clips |= {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
     annotated = {name: source for name, source in recipe.data.items() if source.moments}
-    moments = {name: _moments_of(name, one, clips[name]) for name, one in annotated.items()}
+    listed = {path: read_manifest(path) for path in {one.manifest for one in annotated.values()}}
+    moments = {name: _moments_of(name, one, clips[name], listed[one.manifest]) for name, one in annotated.items()}
     is_read = recipe.model.audio.reads_clips
     for name, source in recipe.data.items():
         if count_and_cure := few_clips(source, len(clips[name])):
@@ -176,9 +177,9 @@ def load_data(
     return Data(clips, features, augmentations, moments)
 
 
-def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list[Moment]:
-    """Read the moments of a data source's clips. Raises KitError if the clips have none."""
-    ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "", read_manifest(source.manifest))
+def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], listed: Sequence[Clip]) -> list[Moment]:
+    """Read the moments of a data source's clips; `listed`: all of its manifest. Raises KitError if there are none."""
+    ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "", listed)
     found = [moment for moment in moments if moment.clip in ids]
     if not found:
         raise KitError(

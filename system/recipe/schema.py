@@ -97,7 +97,7 @@ class EmbeddingsTeacher(Strict):
     """
 
     kind: Literal["embeddings"]
-    file: str  # .npz or .parquet
+    file: str  # .npz
     trained_on_test: Literal["acknowledged"]  # its model may have been trained on clips that are ranked
 
 

@@ -33,6 +33,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "half.jsonl").write_text((folder / "dev.jsonl").read_text().splitlines()[0] + "\n")
     (folder / "pairs.jsonl").write_text("{}\n")
     (folder / "none.jsonl").write_text("")
+    (folder / "nan.jsonl").write_text(
+        '{"query": "a", "text": "a", "clip": "b", "path": "b", "score": 1, "rank": 1, "judge": NaN}\n'
+    )
     write_json(folder / "about.yaml", about())
     (folder / "no.zip").write_text("no archive")
     return folder
@@ -54,6 +57,8 @@ ROWS: list[tuple[str, int, str]] = [
     ("check 2022.csv --queries blind.csv --audio run", 1, "problems"),
     ("check 2022.csv --truth captions.csv --queries blind.csv", 1, "one"),
     ("check 2022.csv --truth blind.csv", 1, "file_name"),
+    ("check 2022.csv --edition 2022 --truth true.jsonl", 1, "kind"),
+    ("check dev.jsonl --edition 2026 --truth captions.csv", 1, "kind"),
     ("check half.jsonl --truth true.jsonl", 1, "problems"),
     ("check no.zip --edition 2022", 1, "problems"),
     ("check no.zip", 1, "edition"),
@@ -62,6 +67,8 @@ ROWS: list[tuple[str, int, str]] = [
     ("score 2022.csv --truth captions.csv --direction audio-to-text", 1, "captions"),
     ("score 2022.csv --truth captions.csv --edition 2026", 1, "windows"),
     ("score unknown.npy", 1, "edition"),
+    ("score a.npy --truth captions.csv", 1, "already"),
+    ("score dev.jsonl --truth true.jsonl --direction audio-to-text", 1, "neither"),
     ("score alone.npy", 1, "alone.json"),
     ("score run:none", 1, "none"),
     ("score run:blind", 1, "blind"),
@@ -87,6 +94,7 @@ ROWS: list[tuple[str, int, str]] = [
     ("blend a.npy other.npy --out x.npy", 1, "different"),
     ("blend a.npy 2022.csv --out x.npy", 1, ".npy"),
     ("rerank a.npy --judged pairs.jsonl --weight 0.5 --out x.npy", 1, "line 1"),
+    ("rerank a.npy --judged nan.jsonl --weight 0.5 --out x.npy", 1, "finite"),
     ("rerank a.npy --judged none.jsonl --out x.npy", 1, "weight"),
     ("rerank a.npy --judged none.jsonl --validation a.npy none.jsonl --out x.npy", 1, "common"),
     ("pack run --about about.yaml --out x.tar", 1, ".zip"),

@@ -22,7 +22,7 @@ class AudioEmbeddings(AudioSettings):
     """
 
     kind: Literal["embeddings"]
-    files: Annotated[list[str], Field(min_length=1)]  # .npz, .parquet or .npy
+    files: Annotated[list[str], Field(min_length=1)]  # .npz
     dim: Size  # values of an embedding
     model: Text  # that computed them, as declared in a package
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
