@@ -186,10 +186,8 @@ def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
     members: set[tuple[object, ...]] = set()
     trained = 0
     for run in runs:
-        parts = run.result.parameters.trained.items()
         new = {(run.folder.resolve(), one["stage"], one.get("checkpoint")) for one in run.members} - members
-        # adapters are added to the weights of a frozen network
-        trained += len(new) * sum(count for part, count in parts if not part.endswith(" adapters"))
+        trained += len(new) * sum(run.result.parameters.trained.values())
         members |= new
     counted = {(one.name or one.part, one.parameters) for run in runs for one in networks(run)}
     return trained, sum(count for _, count in counted)

@@ -47,13 +47,8 @@ def ceiling_of(source: schema.Source) -> float | None:
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     """Count the trained parameters of each part of the model, the frozen parameters, and all parameters.
 
-    Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`). A
-    published network with adapters in all stages counts as frozen. Its adapters count as trained, but not in the total,
-    since they are finally added to the weights of the network.
+    Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`).
     """
-    from system.models.low_rank import count_adapter_parameters
-    from system.training.lora import published_networks
-
     counts = {name: expert.count_parameters() for name, expert in recipe.model.audio.experts.items()}
     frozen = {name: count for name, count in counts.items() if count}
     if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
@@ -62,14 +57,6 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
         frozen["text"] = count
     trained = model.parameters_by_part()
     total = sum(trained.values()) + sum(frozen.values())
-    stages = list(recipe.stages.values())
-    for name, network in published_networks(model).items():
-        tuned = [stage.lora for stage in stages if stage.lora is not None and name in stage.lora.networks]
-        if stages and len(tuned) == len(stages):
-            part, count = "text" if name == "text" else "network", sum(p.numel() for p in network.parameters())
-            trained[part] -= count
-            trained[f"{part} adapters"] = max(count_adapter_parameters(network, one.rank, one.layers) for one in tuned)
-            frozen[name] = frozen.get(name, 0) + count
     return Parameters(trained=trained, frozen=frozen, total=total)
 
 

@@ -24,7 +24,6 @@ from system.models.score import count_layer_parameters
 from system.plan.content import ASSUMED_SECONDS, Content
 from system.plan.machine import GIB
 from system.recipe import schema
-from system.recipe.tuning import Lora
 
 if TYPE_CHECKING:
     import torch
@@ -71,14 +70,6 @@ GPUS = {
     "H100": Gpu(250e12, 79.6 * GIB),
     "H200": Gpu(250e12, 140.4 * GIB),
 }
-
-
-class Tuned(NamedTuple):
-    """Counts of low-rank adapters. frozen: Parameters of the adapted networks. layers: Adapted layers."""
-
-    adapters: int
-    frozen: int
-    layers: int
 
 
 def frame_bytes(expert: ExpertSettings) -> int:
@@ -197,7 +188,7 @@ class Estimates:
 
         Keys of the dict:
 
-        weights: Weights in float32, and their moving average if the stage has one.
+        weights: Weights in float32.
         AdamW: Two moments of each trained weight.
         gradients: Gradients of the trained weights. The memory of activations that is freed
         while gradients are computed is not subtracted, because it is seldom in blocks of the right size.
@@ -211,13 +202,12 @@ class Estimates:
         audio, text = self.audio_cost(load, half), self.text_cost(half)
         fraction = min(1.0, (stage.grad_cache_chunk or load.clips) / load.clips)
         activations = fraction * (load.clips * audio.peak + load.captions * text.peak)
-        tuned = self.tuned(stage.lora) if stage.lora else Tuned(0, 0, 0)
         trained = self.count_trainable(stage)
-        weights = sum(self.parameters_by_part.values()) + self.frozen_parameters + tuned.adapters
+        weights = sum(self.parameters_by_part.values()) + self.frozen_parameters
         copies = 0 if not half else weights * BYTES // 2
         gradients = float(BYTES * trained)
         return {
-            "weights": BYTES * float(weights + (trained if stage.average else 0)),
+            "weights": BYTES * float(weights),
             "AdamW": 2 * gradients,
             "gradients": gradients,
             "16-bit copies": float(copies),
@@ -282,35 +272,13 @@ class Estimates:
         return float(BYTES * kept * weights) + sum(map(self.state_bytes, stages))
 
     def state_bytes(self, stage: schema.Stage) -> float:
-        """Return the bytes of a stage's last checkpoint: the weights for ranking and the state of AdamW.
-
-        A stage with adapters or a moving average also stores the weights that are trained. A stage with adapters and a
-        moving average stores the average of the trained weights as a third copy.
-        """
+        """Return the bytes of a stage's last checkpoint: the weights for ranking and the state of AdamW."""
         weights = sum(self.parameters_by_part.values()) + count_parameters(self._audio_encoder, trainable=False)
-        adapters = self.tuned(stage.lora).adapters if stage.lora else 0
-        copies = (stage.lora is not None) + (stage.average is not None)
-        return float(BYTES * (weights + copies * (weights + adapters) + 2 * self.count_trainable(stage)))
+        return float(BYTES * (weights + 2 * self.count_trainable(stage)))
 
     def count_trainable(self, stage: schema.Stage) -> int:
         """Return the number of parameters that a stage trains."""
-        tuned = self.tuned(stage.lora) if stage.lora else Tuned(0, 0, 0)
-        return sum(self.parameters_by_part.values()) - tuned.frozen + tuned.adapters
-
-    def tuned(self, settings: Lora) -> "Tuned":
-        """Count, for a stage with adapters, the adapters' parameters, the frozen parameters, and the adapted layers."""
-        from system.models.low_rank import adapted_layers, count_adapter_parameters
-
-        networks = {
-            "audio": self._audio_encoder.parts().get("network"),
-            "text": next(iter(self._text_encoder[0].children()), None),
-        }
-        chosen = [network for name in settings.networks if (network := networks[name]) is not None]
-        return Tuned(
-            sum(count_adapter_parameters(network, settings.rank, settings.layers) for network in chosen),
-            sum(count_parameters(network, trainable=True) for network in chosen),
-            sum(len(adapted_layers(network, settings.layers)) for network in chosen),
-        )
+        return sum(self.parameters_by_part.values())
 
     def step_flops(self, stage: schema.Stage) -> float:
         """Estimate the floating-point operations of a training step of a stage.

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from data_tools.cli import about, counted
 from data_tools.errors import KitError
-from data_tools.files import format_size
 from system.batches.augment import Augmentation
 from system.batches.augment_settings import Augment
 from system.plan.content import Content
@@ -199,7 +198,6 @@ def cost_lines(
     parts = estimates.memory_parts(stage, stage.precision).items()
     counted_parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts if size >= GIB / 20)
     yield Row("stages", f"{name} parts", f"{counted_parts or 'each part below 0.05'} GiB in {stage.precision}")
-    yield from _tuning_lines(name, stage, estimates)
     if estimates.decodes_files:
         yield from decoding_lines(name, stage, estimates)
     else:
@@ -238,22 +236,6 @@ def _step_text(stage: schema.Stage, estimates: Estimates) -> str:
     times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     times += [f"{gpu} {1000 * flops / speed.speed(stage.precision):.1f} ms" for gpu, speed in GPUS.items()]
     return f"{flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
-
-
-def _tuning_lines(name: str, stage: schema.Stage, estimates: Estimates) -> Iterator[Row]:
-    """Yield a plan's rows on low-rank adapters, the moving average of weights, and the last checkpoint's size."""
-    if stage.lora is not None:
-        tuned = estimates.tuned(stage.lora)
-        size = (
-            f"rank {stage.lora.rank}: adapters of {counted(tuned.layers, 'layer')} have {tuned.adapters:,} parameters; "
-            f"{tuned.frozen:,} parameters of the networks are frozen"
-        )
-        yield Row("stages", f"{name} lora", size)
-    if stage.average is not None:
-        count = f"{estimates.count_trainable(stage):,}"
-        yield Row("stages", f"{name} average", f"moving average of {count} parameters, decay {stage.average.decay:g}")
-    if stage.lora is not None or stage.average is not None:
-        yield Row("stages", f"{name} last.pt", f"{format_size(estimates.state_bytes(stage))} (estimate)")
 
 
 def _memory_warning(

@@ -57,7 +57,6 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
                 )
         for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
-        yield from _check_lora(("stages", name, "lora", "networks"), stage, recipe)
         yield from _check_mix(("stages", name, "augment", "mix"), stage, recipe)
         yield from _check_moments(("stages", name), stage, recipe)
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_in_chunks:
@@ -129,18 +128,6 @@ def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[t
     """Yield the key and an error message if the data source `name` has no moments."""
     if name in recipe.data and recipe.data[name].moments is None:
         yield at, f"data source {name} has no moments; name their file in data.{name}.moments"
-
-
-def _check_lora(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message for each encoder in `lora.networks` that trains no published network."""
-    trained = {"audio": recipe.model.trains.get("network", False), "text": recipe.model.text.trains_published}
-    for i, name in enumerate(stage.lora.networks if stage.lora else ()):
-        if not trained[name]:
-            yield (
-                (*at, i),
-                f"model.{name} trains no published network; remove {name} from lora.networks, or choose an encoder "
-                "that trains one",
-            )
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:

@@ -22,7 +22,6 @@ from system.moments.windows import By, Decoding
 from system.ranking import RankBlind, Ranked, RankMoments
 from system.ranking.base import RankEntry
 from system.ranking.checkpoint import Checkpoint, Metric
-from system.recipe.tuning import Average, Lora
 
 OF_WINDOWS = {"R1@0.5", "R1@0.7", "mAP"}  # metrics of moments that need predicted windows
 LOWER_IS_BETTER = {"loss"}
@@ -242,8 +241,6 @@ class Stage(Strict):
     ]  # schedule of the learning rate
     stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: after all epochs
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # gradients are scaled down to this norm; null: never
-    lora: Lora | None = None  # low-rank adapters of published networks; null: all weights are trained
-    average: Average | None = None  # a moving average of the weights is ranked; null: the last weights
     precision: Literal["float32", "bf16", "fp16"]  # bf16 and fp16 on CUDA only; elsewhere float32 with a warning
     tf32: bool = True  # on CUDA, products of float32 in TF32 in training and validation, but not in rankings
     frames_on: Literal["auto", "gpu", "host"] = "auto"  # of the clips in training; auto: GPU if there is room for twice

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,7 @@ from system.recipe.data import Data
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.open import load_start_weights
-from system.training.average import WeightAverage
 from system.training.interrupt import Interrupted, interruptible
-from system.training.lora import Adapters
 from system.training.moment_validation import MomentValidation
 from system.training.parts import FrozenStart, parameter_groups, prepare_for_stage
 from system.training.same_everywhere import require_same_state, require_same_work, warn_of_batch_shares
@@ -54,7 +52,6 @@ from system.training.teachers import open_teachers
 from system.training.tracking import Tracking
 from system.training.validation import Validation, Watching, collapse_messages
 
-ADAPTERS = 2**31  # in place of a step, for the start values of adapters
 SKIPPED_LIMIT = 20  # updates in a row whose fp16 loss is not finite
 LEAST_SCALE = 2.0**-10  # of fp16 losses, which starts at 65,536: below it, gradients are not finite at any scale
 
@@ -98,7 +95,6 @@ class StageTraining:
         self._interrupted = checkpoints.load_state(self.folder)  # None: the stage begins
         if self._interrupted is None:
             self._load_initial_weights()
-        self.adapters = Adapters(model, stage.lora, self._seed_of(ADAPTERS)) if stage.lora else None
         groups, self.rates = parameter_groups(model, stage.optimizer)
         decay, is_fused = stage.optimizer.weight_decay, self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=decay, fused=is_fused or None)
@@ -106,7 +102,6 @@ class StageTraining:
         warn_of_batch_shares(name, recipe)
         prepare_for_stage(model, stage)
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
-        self.average = WeightAverage(model, stage.average.decay) if stage.average else None
         self.best: checkpoints.BestEpochs = {}
         self.step = 0
         self.lines: list[EpochLine] = []  # metrics of the finished epochs
@@ -148,18 +143,12 @@ class StageTraining:
                 self._finish_epoch()
                 self._stop_if_requested(any_process(stop["asked"] or is_orphan()))
         self.frozen_start.end()
-        if self.adapters:
-            self.adapters.remove()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
         done |= {"sha256": self.writer.sha256, "lines": [line.document() for line in self.lines]}
         on_first(lambda: write_json(self.folder / "done.json", done))
         return self.lines
-
-    def _seed_of(self, number: int) -> int:
-        """Return the seed of the random draws in a step. number: The step, or ADAPTERS for adapters' start values."""
-        return int(np.random.SeedSequence([*self.seed, number]).generate_state(1)[0])
 
     def _load_initial_weights(self) -> None:
         """Load the weights of another stage or model, if the recipe's `start_from` names one."""
@@ -178,9 +167,7 @@ class StageTraining:
                 f"{self.folder} was started with precision {state['precision']}, but this machine computes in "
                 f"{self.precision}; resume it on a machine with {state['precision']}, or start a new run"
             )
-        checkpoints.load_tensors(self.model, state.get("training") or state["model"], self.folder / "last.pt")
-        if self.average:
-            self.average.load(state.get("average") or state["model"])
+        checkpoints.load_tensors(self.model, state["model"], self.folder / "last.pt")
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
@@ -221,7 +208,7 @@ class StageTraining:
     def _train_step(self, feed: Feed) -> dict[str, float] | None:
         """Train one step. Returns: The loss and diagnostics of the losses; None if fp16 skipped the update."""
         # Randomness is a function of the step, so that a resumed run has the same draws as an uninterrupted one.
-        seed_generators(self._seed_of(self.step))
+        seed_generators(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
         rates = learning_rates(self.stage, self.rates, self.step, self.steps, self.history)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -240,8 +227,6 @@ class StageTraining:
             self._skip_or_raise(math.nan if math.isfinite(diagnostics["loss"]) else diagnostics["loss"])
             return None
         self.skipped_in_a_row = 0
-        if self.adapters:
-            self.adapters.require_used()
         # In fp16 an overflow is no error: the scaler skips the update, and uses a smaller scale from then on.
         if not self.scaler.is_enabled() and not math.isfinite(norm):
             raise KitError(
@@ -249,8 +234,6 @@ class StageTraining:
             )
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        if self.average:
-            self.average.update(self.step)
         if self.scaler.is_enabled() and scale < LEAST_SCALE:
             raise KitError(
                 f"{self._stage_and_step()}: fp16 gradients overflow at every loss scale; {self._hint_to_lower_rate()}"
@@ -291,9 +274,7 @@ class StageTraining:
         began, epoch = time.monotonic(), self.step // self.steps
         broadcast_from_first(self.model)
         self._require_finite()
-        with self._with_average():
-            broadcast_from_first(self.model)
-            values, diagnostics = self.validation(self.model)
+        values, diagnostics = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(
                 f"{self._stage_and_step()}: validation metrics are not finite ({', '.join(lost)}); "
@@ -332,10 +313,6 @@ class StageTraining:
             self.model.state_dict(), f"{self._stage_and_step()}: the model", self._hint_to_lower_rate()
         )
 
-    def _with_average(self) -> AbstractContextManager[None]:
-        """Context manager that replaces the model's weights by their moving average, if the stage has one."""
-        return self.average.use_average() if self.average else nullcontext()
-
     def _is_over(self) -> bool:
         """Return whether the stage has trained all its steps, or ends early."""
         return self.step == self.stage.epochs * self.steps or ends_early(self.stage.stop, self.history)
@@ -348,13 +325,7 @@ class StageTraining:
     def _save_best(self, epoch: int) -> None:
         """Save the weights of one of the best epochs, without a state to resume from."""
         if is_first():
-            with self._with_average():
-                self.writer.save_best(epoch, self.best, self._ranked_weights())
-
-    def _ranked_weights(self) -> dict[str, Any]:
-        """Return the model's weights for ranking; the adapters of the model, if any, are merged into them."""
-        weights = self.model.state_dict()
-        return self.adapters.merge_adapters(weights) if self.adapters else weights
+            self.writer.save_best(epoch, self.best, self.model.state_dict())
 
     def _save_state(self, is_best: bool) -> None:
         """Save the state to resume from. If `is_best`, also save the weights of this epoch for ranking."""
@@ -364,13 +335,8 @@ class StageTraining:
         if not is_first():
             return
         weights = self.model.state_dict()
-        with self._with_average():
-            averaged = self.model.state_dict()
-            ranked = self._ranked_weights()
         state = {
-            "model": ranked,
-            "training": weights if self.adapters or self.average else None,
-            "average": averaged if self.adapters and self.average else None,
+            "model": weights,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "precision": self.precision,
@@ -382,7 +348,7 @@ class StageTraining:
             "skipped": self.skipped,
             "lines": [line.document() for line in self.lines],
         }
-        self.writer.save(state, ranked if is_best else None)
+        self.writer.save(state, weights if is_best else None)
 
 
 def _build_validation(

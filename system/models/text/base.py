@@ -43,11 +43,6 @@ class TextSettings(EncoderKind):
         """Whether the encoder has trainable parameters."""
         return True
 
-    @property
-    def trains_published(self) -> bool:
-        """Whether the published network is trained, so that low-rank adapters are possible."""
-        return False
-
     def texts_fault(self, texts: Sequence[str]) -> str | None:
         """Return an error message if a text cannot be embedded, else None.
 

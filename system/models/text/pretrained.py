@@ -85,11 +85,6 @@ class PreTrained(TextSettings):
                 yield "model", f"text model {self.model}: {problem}; name a folder that contains a model"
 
     @property
-    def trains_published(self) -> bool:
-        """Whether the published network is trained, so that low-rank adapters are possible."""
-        return self.trainable
-
-    @property
     def hub_model(self) -> str:
         """Name or folder of the Hugging Face model."""
         return self.model
