@@ -7,7 +7,7 @@ from typing import NoReturn
 from data_tools import __main__ as data_tools
 from data_tools.cli import Verb, ranks, run_cli
 from submission import __main__ as submission
-from system.compute.meeting import exit_process
+from system.compute.processes import exit_process
 
 # Description of each verb, and the arguments of an example.
 _VERBS = {

@@ -19,7 +19,7 @@ from system.batches.sampler import Item, Sampler, batches_ahead
 from system.batches.shares import divide_into_chunks
 from system.batches.teachers import Teachers
 from system.compute.device import on_device
-from system.compute.distributed import process_count, process_index
+from system.compute.processes import process_count, process_index
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, Share

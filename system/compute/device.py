@@ -75,18 +75,14 @@ def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 @contextmanager
-def tf32_products(device: torch.device, allowed: bool) -> Iterator[None]:
-    """Context manager that lets float32 products on a CUDA GPU use TF32 (10 bits of fraction) if `allowed`.
-
-    TF32 is faster and less exact. If it is not allowed, all float32 products are exact. Outside this context, torch
-    uses TF32 for convolutions, but not for matrix products. On other devices this does nothing.
-    """
+def tf32_products(device: torch.device) -> Iterator[None]:
+    """Let float32 products on a CUDA GPU use TF32 (10 bits of fraction), which is faster and less exact."""
     if device.type != "cuda":
         yield
         return
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
     try:
         yield
     finally:

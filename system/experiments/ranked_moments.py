@@ -27,7 +27,6 @@ from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values, summarise_moments
 from submission.runs.files import FrameScores, write_frame_scores
 from submission.runs.record import MomentsResult
-from system.compute.distributed import is_first
 from system.experiments.ranking import RunModels
 from system.moments.windows import Grid, label_frames, runs_of_true
 from system.recipe import schema
@@ -123,8 +122,6 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
             fitted = score.trained_numbers()
             origin = describe_fit(origin, entry.fit)
         series = score_moment_recordings(chosen.model, clips, moments, data.features)
-        if not is_first():
-            continue
         located = find_windows(score, series, entry.windows, entry.decoding)
         files = Files.of(models.run.folder, name)
         truth = _write_files(files, located, moments, by_id, edition)

@@ -16,7 +16,6 @@ from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.runs.files import write_clips
 from submission.runs.record import BlindResult, RankedResult
-from system.compute.distributed import first_before_others
 from system.experiments.blind import BlindSet
 from system.experiments.summary import ceiling_of
 from system.ranking.base import Pool, RankEntry, Ranker
@@ -105,8 +104,7 @@ class RunModels:
         """Return the embeddings of clips and of their captions by a teacher, a model that others learn from."""
         from system.training.teachers import teacher_embeddings
 
-        with first_before_others():
-            return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
+        return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
@@ -141,8 +139,6 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
     for name, blind in sets.items():
         entry, run = models.recipe.rank[name], models.run
         found = _rank_entry(name, replace(models, features=blind.features), blind.clips, blind.queries, has_csv=True)
-        if found is None:
-            continue
         matrix, _, origin = found
         results[name] = BlindResult(
             queries=len(matrix),
@@ -158,11 +154,10 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
-) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Rank clips by the rank entry `name`, write the scores, and return them with the pool of ranked clips.
+) -> tuple[ScoreMatrix, Pool, str]:
+    """Rank clips by a rank entry; write its scores and, with `has_csv`, its submission file.
 
-    Returns: The score matrix, the pool, and the description of the checkpoint. With several processes, only the first
-    process writes and returns these; the other processes return None. has_csv: Whether to write a submission file, too.
+    Returns: The score matrix, the pool of ranked clips, and the description of the checkpoint.
     """
     entry, run = models.recipe.rank[name], models.run
     log.info("rank entry %s: ranking %s", name, describe_size(queries, clips))
@@ -174,8 +169,6 @@ def _rank_entry(
         )  # fmt: skip
     pool = ranker.open(Listed([clip for clip in clips if clip.id in models.content_keys]))
     matrix = ranker.matrix(queries, pool)
-    if matrix is None:
-        return None
     edition = get_edition(entry.edition)
     matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
     for path in (run.scores_file(name), run.csv_file(name)):
@@ -191,8 +184,8 @@ def _is_trained(entry: RankEntry) -> bool:
     return isinstance(entry, ByOneModel) and entry.stage is not None
 
 
-def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
-    """Return {source: the untrained model's scores} for the rank entries `names`; None except in the first process."""
+def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix]:
+    """Return {source: the untrained model's scores} for the rank entries `names`."""
     matrices = {}
     ranker = models.model_ranker(None, None)
     for source in dict.fromkeys(map(models.recipe.ranked_source, names)):

@@ -23,7 +23,7 @@ from submission.editions import get_edition
 from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
-from system.compute.distributed import on_first, process_count
+from system.compute.processes import first_before_others, is_first, on_first, process_count
 from system.experiments.blind import (
     BlindSet,
     blind_entries,
@@ -56,32 +56,34 @@ def run_recipe(
     runs: Path,
     out: Path | None = None,
     device: "Device | None" = None,
-    track: "Sequence[type[Tracker]]" = (),
+    track: "Tracker | None" = None,
 ) -> Run:
     """Run the remaining steps of a recipe, from data to ranking; return the run.
 
     The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run. None: the folder in
     `runs` of an earlier run with the same settings, or else a new folder.
-    device: Device of all computations; None for this machine's default. track: Trackers (TensorBoard, MLflow, Weights &
-    Biases) that receive the metrics of every epoch.
+    device: Device of all computations; None for this machine's default. track: Tracker that receives the metrics of
+    every epoch.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
-    if on_first(lambda: _has_nothing_to_do(loaded, run, track)):
+    if on_first(lambda: _has_nothing_to_do(loaded, run)):
         return run
     from system.recipe.data import load_data  # imports torch, which a finished run does not need
     from system.recipe.manifests import make_missing
 
     began = time.monotonic()
     with ExitStack() as stack:
-        on_first(lambda: stack.enter_context(run.lock()))
+        if is_first():
+            stack.enter_context(run.lock())
         stack.enter_context(log_errors(run.folder))
-        on_first(lambda: make_missing(loaded.recipe, again=not run.provenance.exists()))
-        data = load_data(loaded.recipe, device=device, waveforms=run.waveforms)
+        with first_before_others():
+            make_missing(loaded.recipe, again=is_first() and not run.provenance.exists())
+            data = load_data(loaded.recipe, device=device, waveforms=run.waveforms)
         _train_and_rank(loaded, run, data, began, device, track)
     return run
 
 
-def _has_nothing_to_do(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
+def _has_nothing_to_do(loaded: Loaded, run: Run) -> bool:
     """Return whether a run has nothing left to train or rank; log its state."""
     log.info("run folder: %s", run.folder)
     if run.ranks_again:
@@ -104,17 +106,7 @@ def _has_nothing_to_do(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]
     if new := changed_entries(loaded.recipe, result.blind):
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(new))
         return False
-    _send_to_trackers(run, track)
     return True
-
-
-def _send_to_trackers(run: Run, track: "Sequence[type[Tracker]]") -> None:
-    """Send the metrics of a finished run to trackers."""
-    if track:
-        from system.training.tracking import Tracking
-
-        with Tracking(run, track) as tracking:
-            tracking.update()
 
 
 def _require_unchanged_inputs(recipe: schema.Recipe, run: Run) -> None:
@@ -194,20 +186,26 @@ def _train_and_rank(
     data: "Data",
     began: float,
     device: "Device | None",
-    track: "Sequence[type[Tracker]]",
+    track: "Tracker | None",
 ) -> None:
-    """Train all stages, rank all entries, and write a run's results. began: Start time. track: Trackers to use."""
-    from system.training.train import build_initial_model, prepare, train
+    """Train all stages, rank all entries, and write a run's results. began: Start time."""
+    from system.training.prepare import build_initial_model, prepare, training_relevance
+    from system.training.tracking import open_tracker
+    from system.training.train import train
 
     recipe = loaded.recipe
     model = prepare(loaded, run, data, device)
     blind = {}
-    if any(isinstance(entry, RankBlind) for entry in recipe.rank.values()):
+    if is_first() and any(isinstance(entry, RankBlind) for entry in recipe.rank.values()):
         blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
     on_first(lambda: _rank_zeros(recipe, run, data, model, blind))
-    train(loaded, run, data, model, track)
-    kept, kept_blind = on_first(lambda: _results_to_keep(recipe, run, blind))
-    on_first(lambda: run.result.unlink(missing_ok=True))  # its scores are now replaced
+    with first_before_others():
+        relevance = training_relevance(recipe, data, run.figures / "relevance.svg")
+    train(recipe, run, data, model, relevance, open_tracker(track if is_first() else None, run))
+    if not is_first():
+        return
+    kept, kept_blind = _results_to_keep(recipe, run, blind)
+    run.result.unlink(missing_ok=True)  # its scores are now replaced
     untrained = build_initial_model(recipe, run, model.device)
     models = RunModels(recipe, run, data, model, untrained, data.features)
     ranked = rank_sources(models, kept)
@@ -216,7 +214,7 @@ def _train_and_rank(
     ranked_blind = {name: found_blind[name] for name in recipe.rank if name in found_blind}
     moments = rank_moments(models)
     seconds = round(time.monotonic() - began, 1)
-    on_first(lambda: _write_result(loaded, run, data, model, seconds, ranked, ranked_blind, moments))
+    _write_result(loaded, run, data, model, seconds, ranked, ranked_blind, moments)
 
 
 def _write_result(

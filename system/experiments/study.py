@@ -228,12 +228,12 @@ def run_study(
     cells: Cells,
     runs: Path,
     device: "Device | None" = None,
-    track: "Sequence[type[Tracker]]" = (),
+    track: "Tracker | None" = None,
 ) -> StudyTable:
     """Run all unfinished runs of a study. Returns: Its table, with a row per cell (recipe variant) and rank entry.
 
     cells: The recipe of each cell and seed. runs: Folder of all runs. device: Device of all computations; None for this
-    machine's default. track: Trackers (TensorBoard, MLflow, Weights & Biases) that receive the metrics of every epoch.
+    machine's default. track: Tracker that receives the metrics.
     """
     finished = {}
     for (cell, seed), loaded in cells.items():

@@ -178,7 +178,6 @@ def build_features(
         whole: Ids of clips whose files are decoded now if waveforms are not stored, so that damage is found early.
     """
     from system.compute.device import device_of
-    from system.compute.distributed import on_first
 
     if len(experts) == 1 and isinstance(expert := next(iter(experts.values())), EmbeddingFile):
         return _features_from_embeddings(clips, next(iter(experts)), expert, strict)
@@ -189,7 +188,7 @@ def build_features(
     if not any(isinstance(expert, Waveform) for expert in experts.values()):
         waveforms = "bank"
     if waveforms == "auto":
-        waveforms = "bank" if on_first(lambda: waveforms_fit(clips, experts, banks)) else "files"
+        waveforms = "bank" if waveforms_fit(clips, experts, banks) else "files"
     if waveforms == "files":
         return _features_from_files(clips, experts, banks, strict, verify, content, threads, whole)
 

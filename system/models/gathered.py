@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from system.compute.distributed import all_gather, process_count
+from system.compute.processes import all_gather, process_count
 from system.models.embeddings import Embedded
 
 # D embedding, L frames or words

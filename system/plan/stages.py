@@ -72,8 +72,6 @@ def stage_lines(
     for term in stage.losses:
         if idle := term.idle_setting:
             yield Problem(WARNING, f"stage {name}, loss {term.kind}", f"has no effect: {idle}")
-    if (annotations := stage.monitor.annotations) and not Path(annotations).is_file():
-        yield Problem(MISSING, f"stage {name} annotations", f"{annotations} does not exist; correct the path")
     if warning := _warm_up_warning(stage, count_updates(stage, contents)):
         yield Problem(WARNING, f"stage {name}", warning)
     if isinstance(stage.start_from, schema.FromModel):

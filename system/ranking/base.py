@@ -20,7 +20,6 @@ from data_tools.manifest import Clip, Query
 from data_tools.settings import Strict
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
-from system.compute.distributed import is_first
 from system.ranking.listing import Listed
 
 if TYPE_CHECKING:
@@ -102,18 +101,13 @@ class Ranker(ABC):
             for scores, best in zip(block, pool.order.best(block, count), strict=True):
                 yield [Hit(int(row), float(scores[row])) for row in best]
 
-    def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Return the score matrix (Q, C) of all queries and clips; None in processes other than the first.
+    def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix:
+        """Return the score matrix (Q, C) of all queries and clips.
 
         Raises KitError if there is no query or no clip.
         """
         require_clips_and_queries(queries, pool)
-        blocks = self.scores(queries, pool)
-        if is_first():
-            return matrix_from_blocks(matrix_labels(pool.clips, queries, self.facts), blocks)
-        for _ in blocks:
-            pass
-        return None
+        return matrix_from_blocks(matrix_labels(pool.clips, queries, self.facts), self.scores(queries, pool))
 
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the items of `texts` without any word that the ranker knows.

@@ -1,9 +1,5 @@
-"""Embed and score clips and captions.
+"""Embed clips and captions."""
 
-Embed clips and captions with a model, and score them against each other; several processes share the work.
-"""
-
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,15 +13,12 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.batches.collate import collate
 from system.batches.sampler import Item
-from system.compute.distributed import gather_dealt, gather_objects, process_count, process_index
 from system.features.build import Features
 from system.models.batch import Batch
 from system.models.embeddings import Embedded, Embeddings, Ragged, concatenate_embeddings, unit_vectors
-from system.models.gathered import gather_embeddings
-from system.models.retrieval import MAX_SCORES, RetrievalModel
+from system.models.retrieval import RetrievalModel
 
 CLIPS_PER_BATCH = 64
-QUERIES_TOGETHER = 4096  # most queries whose scores are exchanged between processes at a time
 SECONDS_PER_BATCH = 64 * 30  # of audio, with every clip padded to the longest of the batch
 
 
@@ -59,44 +52,26 @@ def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features)
     """Embed clips in evaluation mode; return embeddings, in the order of the clips, and their norms by expert.
 
     All clips are embedded in one pass, so that the result is always the same.
-    With several processes, each process embeds its share of the clips, and gets the embeddings of all clips.
     """
-    with progress("embedding clips", math.ceil(len(clips) / process_count()), "clip", keep=False) as bar:
-        return _embed_pool(model, clips, features, bar, process_index(), process_count())
+    with progress("embedding clips", len(clips), "clip", keep=False) as bar:
+        return _embed_pool(model, clips, features, bar)
 
 
-def _embed_pool(
-    model: RetrievalModel,
-    clips: Sequence[Clip],
-    features: Features,
-    bar: Progress,
-    process: int = 0,
-    processes: int = 1,
-) -> EmbeddedPool:
-    """Embed this process's share of the clips; return the embeddings and norms of the clips of all processes.
-
-    process: Index of this process among the `processes` that share the work. bar: Progress bar to advance.
-    """
+def _embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Progress) -> EmbeddedPool:
+    """Embed clips, in batches of similar length. bar: Progress bar to advance."""
     with _evaluation_mode(model):
         groups, order = _batches_by_length(clips, features, model.device)
-        embedded_batches: list[Embedded] = []
+        batches: list[Embedded] = []
         norms: list[dict[str, torch.Tensor]] = []
-        read = _read_ahead([[clips[i] for i in group] for group in groups[process::processes]], features)
-        for begin in range(0, len(groups), processes):  # groups of like length, one of each process
-            batches: list[Embedded] = []
-            counts = [len(group) for group in groups[begin : begin + processes]]
-            if process < len(counts):
-                embedded, vectors = model.audio.embed_with_experts(next(read).to(model.device).audio)
-                batches.append(embedded)
-                norms.append({name: values.norm(dim=1).cpu() for name, values in vectors.items()})
-                bar.advance(counts[process])
-            embedded_batches += batches if processes == 1 else gather_embeddings(batches, counts, model.device)
-        if processes > 1:
-            norms = gather_dealt(norms)
+        for batch in _read_ahead([[clips[i] for i in group] for group in groups], features):
+            embedded, vectors = model.audio.embed_with_experts(batch.to(model.device).audio)
+            batches.append(embedded)
+            norms.append({name: values.norm(dim=1).cpu() for name, values in vectors.items()})
+            bar.advance(embedded.size)
         back = order.argsort().cpu()
         names = norms[0] if norms else {}
         by_expert = {name: torch.cat([one[name] for one in norms])[back].numpy() for name in names}
-        return EmbeddedPool(_join_in_order(embedded_batches, order), by_expert)
+        return EmbeddedPool(_join_in_order(batches, order), by_expert)
 
 
 def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterator[Batch]:
@@ -165,35 +140,6 @@ def _batches_by_length(
     order = sorted(range(len(clips)), key=lengths.__getitem__)
     groups = _batch_slices([lengths[i] for i in order], [clips[i].seconds or 0.0 for i in order])
     return [order[group] for group in groups], torch.tensor(order, device=device)
-
-
-def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embed texts in evaluation mode, in their order; several processes share the work, and all get the result."""
-    if process_count() == 1:
-        return embed_texts(model, texts)
-    shares = [list(range(first, len(texts), process_count())) for first in range(process_count())]
-    here = [embed_texts(model, [texts[i] for i in shares[process_index()]])] if shares[process_index()] else []
-    order = torch.tensor([row for share in shares for row in share], device=model.device).argsort()
-    return concatenate_embeddings(gather_embeddings(here, [len(share) for share in shares], model.device)).rows(order)
-
-
-def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-    """Yield the score matrix of captions (rows) and clips in blocks of rows; several processes share the work.
-
-    With several processes, each process computes its share of the scores, and gets the scores of all processes. They
-    are exchanged in parts of at most MAX_SCORES scores.
-    """
-    if process_count() == 1:
-        yield from model.score_blocks(captions, clips)
-        return
-    with torch.inference_mode():
-        clips = model.prepare_for_scoring(clips)
-    together = max(process_count(), min(QUERIES_TOGETHER, MAX_SCORES // clips.size))
-    for begin in range(0, captions.size, together):
-        rows = np.arange(begin, min(begin + together, captions.size))
-        share = captions.rows(np.array_split(rows, process_count())[process_index()].tolist())
-        here = list(model.score_blocks(share, clips)) if share.size else []
-        yield from (block for blocks in gather_objects(here) for block in blocks)
 
 
 def _batch_slices(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:

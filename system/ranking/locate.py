@@ -28,7 +28,7 @@ from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.moments.windows import By, Decoding, Grid
 from system.ranking.base import Ranker
-from system.ranking.embedding import embed_clips, embed_texts, embed_texts_together
+from system.ranking.embedding import embed_clips, embed_texts
 from system.ranking.frame_series import (
     REPAIR_RECORDINGS,
     FrameSeries,
@@ -234,7 +234,7 @@ def score_moment_recordings(
     Raises the errors of frame_series.
     """
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
-    captions = embed_texts_together(model, [moment.text for moment in moments])
+    captions = embed_texts(model, [moment.text for moment in moments])
     clip_of = [row[moment.clip] for moment in moments]
     return frame_series(model, clips, recordings, clip_of, captions, features.grids)
 

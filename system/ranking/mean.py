@@ -3,7 +3,7 @@
 Ranking by the mean of the scores of earlier entries. Never imports torch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,11 +11,10 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.manifest import Query
-from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores
+from submission.formats.score_matrix import read_scores
 from submission.metrics.blend import blend
 from submission.ordering import row_blocks
-from system.compute.distributed import on_first
-from system.ranking.base import Models, Pool, RankEntry, Ranker, matrix_labels
+from system.ranking.base import Models, Pool, RankEntry, Ranker
 
 
 class RankByMean(RankEntry):
@@ -53,17 +52,7 @@ class MeanRanker(Ranker):
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the mean of the rankers' score matrices, in blocks of rows."""
-        blocks = {
-            name: matrix_from_blocks(matrix_labels(pool.clips, queries, member.facts), member.scores(queries, pool))
-            for name, member in self.members.items()
-        }
-        yield blend(blocks).values
-
-    def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Return the mean of the rankers' score matrices; None in processes other than the first."""
-        found = {name: member.matrix(queries, pool) for name, member in self.members.items()}
-        matrices = {name: matrix for name, matrix in found.items() if matrix is not None}
-        return in_first_process(lambda: blend(matrices))
+        yield blend({name: member.matrix(queries, pool) for name, member in self.members.items()}).values
 
 
 class StoredScores(Ranker):
@@ -77,14 +66,3 @@ class StoredScores(Ranker):
         """Yield the stored score matrix, in blocks of rows."""
         values = read_scores(self.path).values
         yield from (values[rows] for rows in row_blocks(values))
-
-    def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
-        """Read the stored score matrix; None in processes other than the first."""
-        return in_first_process(lambda: read_scores(self.path))
-
-
-def in_first_process(make: Callable[[], ScoreMatrix]) -> ScoreMatrix | None:
-    """Call `make` in the first process only, and return its result; return None in all other processes."""
-    made: list[ScoreMatrix] = []
-    on_first(lambda: made.append(make()))
-    return made[0] if made else None

@@ -24,7 +24,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.score import Cosine, ScoreSettings
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.base import Hit, Pool, Ranker
-from system.ranking.embedding import embed_pool, embed_texts, embed_texts_together, score_together, vectors
+from system.ranking.embedding import embed_pool, embed_texts, vectors
 from system.ranking.frame_series import Located, find_windows, frame_series
 from system.ranking.index import VectorIndex, build_index
 from system.ranking.listing import Listed
@@ -178,8 +178,8 @@ class ModelRanker(Ranker):
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the model's score matrix of all queries and clips, in blocks of rows."""
-        captions = embed_texts_together(self.model, [query.text for query in queries])
-        return score_together(self.model, captions, _require_model_pool(pool).prepare())
+        captions = embed_texts(self.model, [query.text for query in queries])
+        return self.model.score_blocks(captions, _require_model_pool(pool).prepare())
 
     def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
         """Yield the best `count` clips of each query, best first. In a large pool, an index finds them.

@@ -81,12 +81,6 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
                 (*at, "monitor", "metrics", i),
                 f"unit {stage.unit} has no metric {metric}; its metrics: {', '.join(allowed)}",
             )
-    if stage.monitor.annotations and not OF_ALL_CLIPS & set(stage.monitor.metrics):
-        yield (
-            (*at, "monitor", "annotations"),
-            "no metric in monitor.metrics uses annotations; leave annotations out, or add a metric that does: "
-            f"{', '.join(sorted(OF_ALL_CLIPS))}",
-        )
     if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):
         for key in ("windows", "decoding"):
             if getattr(stage.monitor, key) is not None:

@@ -122,7 +122,6 @@ class Monitor(Strict):
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     metrics: Annotated[list[Metric], Field(min_length=1)]  # metrics of validation
     keep: Positive  # number of best checkpoints that are kept per metric
-    annotations: str | None = None  # several relevant clips per caption (.csv, as metadata_eval.csv of 2025); for mAP
     windows: By | None = None  # for moments: as in a rank entry; null: posterior
     decoding: Decoding | None = None  # for moments: as in a rank entry; null: its defaults
     test_split: Literal["acknowledged"] | None = None  # required if one of the sources is a test split
@@ -242,10 +241,7 @@ class Stage(Strict):
     stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: after all epochs
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # gradients are scaled down to this norm; null: never
     precision: Literal["float32", "bf16", "fp16"]  # bf16 and fp16 on CUDA only; elsewhere float32 with a warning
-    tf32: bool = True  # on CUDA, products of float32 in TF32 in training and validation, but not in rankings
     frames_on: Literal["auto", "gpu", "host"] = "auto"  # of the clips in training; auto: GPU if there is room for twice
-    batch_norm: Literal["synchronised", "process"] = "synchronised"  # statistics over all processes, or over each one
-    compile: bool = False  # torch.compile for the trained networks of both encoders, on CUDA only; ignored elsewhere
     save_minutes: Annotated[float, Field(gt=0)] | None = 10  # between states to resume from; null: one per epoch
     monitor: Monitor  # validation, and the checkpoints that are kept
 

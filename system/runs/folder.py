@@ -93,13 +93,10 @@ class Run:
         return read_metrics(self.metrics, hint or self.repair_hint(self.metrics))
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
-        """Replace the content of metrics.jsonl by `lines`, the metrics that the checkpoints contain."""
-        text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
-        found = self.metrics.read_bytes() if self.metrics.exists() else None
-        if found is not None and not found.startswith(text):
-            log.warning("%s is damaged or incomplete; writing it again from the checkpoints", self.metrics)
-        if found != text:
-            write_text(self.metrics, text.decode())
+        """Replace the content of metrics.jsonl, if it differs."""
+        text = "".join(json.dumps(line.document()) + "\n" for line in lines)
+        if not self.metrics.exists() or self.metrics.read_text(encoding="utf-8") != text:
+            write_text(self.metrics, text)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

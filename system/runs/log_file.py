@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from data_tools.errors import SaidElsewhere, sentences
-from system.compute.distributed import process_count, process_index, raise_once
+from system.compute.processes import process_count, process_index
 
 FORM = "%(asctime)s %(message)s"  # format of a line
 
@@ -49,24 +49,19 @@ class LogFile(logging.FileHandler):
 def log_errors(folder: Path) -> Iterator[None]:
     """Context manager that appends an error of its block to the run's log.txt, and raises the error again.
 
-    With several processes, the lines name the rank of the failed process. If several processes fail with the same
-    error, one raises the error, and all others raise SaidElsewhere, which prints no message. Each line is written by
-    one call, so that lines of several processes do not mix. If log.txt is missing, for example on a machine that does
-    not share the run's folder, the error is only printed to standard error.
+    With several processes, the lines name the rank of the failed process. Each line is written by one call, so that
+    lines of several processes do not mix.
     """
     try:
         yield
     except KeyboardInterrupt as error:
         _append_lines(folder / "log.txt", [str(error) or "interrupted; run the same command again to resume"], "")
         raise
+    except SaidElsewhere:
+        raise
     except Exception as error:
-        try:
-            raise_once(error)
-        except SaidElsewhere:
-            raise
-        except Exception:
-            _append_lines(folder / "log.txt", sentences(error), "error: ")
-            raise
+        _append_lines(folder / "log.txt", sentences(error), "error: ")
+        raise
 
 
 def _append_lines(log: Path, lines: list[str], kind: str) -> None:

@@ -52,7 +52,6 @@ def input_checksums(
     """
     teachers = teacher_checksums(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
-    changed_by |= {stage.monitor.annotations for stage in recipe.stages.values() if stage.monitor.annotations}
     augment = {name: file_sha256(Path(name)) for name in sorted(changed_by)} if contents is not None else {}
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     weights = {folder: _weight_checksums(Path(folder), f"start_from {folder}") for folder in starts}

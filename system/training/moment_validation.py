@@ -16,13 +16,12 @@ from submission.metrics.summary import metric_values
 from system.batches.collate import make_batch_without_audio
 from system.batches.sampler import make_moment_items, require_known_windows
 from system.compute.device import in_precision
-from system.compute.distributed import on_first
 from system.features.build import Features
 from system.losses import terms
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.moments.windows import Decoding
-from system.ranking.embedding import embed_clips, embed_texts_together
+from system.ranking.embedding import embed_clips, embed_texts
 from system.ranking.frame_series import find_windows, frame_series, require_moment_score, require_short_recordings
 from system.recipe import schema
 from system.recipe.data import Data
@@ -82,8 +81,8 @@ class MomentValidation:
         """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, self.clips, self.features).float()
-            captions = embed_texts_together(model, self.texts).float()
-        return on_first(lambda: (self._compute_metrics(model, clips, captions), collapse_diagnostics(clips, captions)))
+            captions = embed_texts(model, self.texts).float()
+        return self._compute_metrics(model, clips, captions), collapse_diagnostics(clips, captions)
 
     @torch.inference_mode()
     def _compute_metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:

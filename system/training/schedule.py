@@ -1,109 +1,99 @@
-"""Learning rates and early stopping.
+"""Learning rates of a step, the parts that it trains, and the early end of a stage.
 
-Compute learning rates, and decide whether a stage ends early, from the validation values of its finished epochs.
-
-history: Validation values of every finished epoch of the stage, oldest first. No other state is used, so that a resumed
-stage has the same results as an uninterrupted stage.
+Everything is a function of the step and the validation values so far, so that a resumed stage equals a whole one.
 """
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from data_tools.cli import counted
+from torch import nn
+
+from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 
-History = Sequence[dict[str, float]]
+History = Sequence[dict[str, float]]  # validation values of every finished epoch, oldest first
 
 
-def learning_rates(
-    stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
-) -> list[float]:
-    """Return the learning rates of a training step, one per parameter group.
+def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> list[dict[str, Any]]:
+    """Group the trained parameters by learning rate; `base_lr` is a group's rate before the schedule."""
+    parts, trained = model.parts(), [p for p in model.parameters() if p.requires_grad]
+    part_of = {id(p): part for part in settings.lr_by_part for p in parts[part].parameters()}
+    return [
+        {"params": [p for p in trained if part_of.get(id(p)) == part], "lr": lr, "base_lr": lr}
+        for part, lr in [(None, settings.lr), *settings.lr_by_part.items()]
+    ]
 
-    step: Number of the training step, from 0. bases: For each group, the learning rate that the recipe sets, before the
-    schedule changes it. history: Validation values of every finished epoch, oldest first.
+
+def freeze_parts(model: RetrievalModel, settings: schema.AdamW, step: int, trained: Iterable[nn.Parameter]) -> None:
+    """Put a model in training mode, but for the parts that `frozen_start` still freezes.
+
+    A frozen part has no gradient, no update and no weight decay; it computes in evaluation mode, without dropout, and
+    the statistics of its batch norms stay.
+
+    Args:
+        trained: Parameters of the whole model that the stage trains.
     """
-    if isinstance(stage.schedule, schema.EpochSchedule):
-        return [_rate_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
-    factor = _rate_factor(stage, stage.schedule, step, steps_per_epoch, history)
-    return [base * factor for base in bases]
+    model.train()
+    parts = [model.parts()[name] for name, steps in settings.frozen_start.items() if step < steps]
+    frozen = {id(parameter) for part in parts for parameter in part.parameters()}
+    for part in parts:
+        part.eval()
+    for parameter in trained if settings.frozen_start else ():
+        parameter.requires_grad_(id(parameter) not in frozen)
 
 
-def _rate_at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
-    """Return the learning rate of an epoch schedule after `epoch` epochs of the stage, a number such as 1.5.
+def learning_rate(stage: schema.Stage, base: float, step: int, steps_per_epoch: int, history: History) -> float:
+    """Return the learning rate of a step (from 0) of a group whose rate the recipe sets to `base`.
 
-    base: Learning rate at the end of the warm-up.
+    constant, cosine: base * (step + 1) / warmup_steps in the first warmup_steps steps; then base, or half a cosine
+    from base to 0. epochs: from start_lr to base, then to floor_lr until until_epoch. step: base * factor ^
+    (finished epochs // every_epochs). plateau: base * factor ^ (plateaus of the metric), at least min_lr / lr of it.
     """
-    if epoch < schedule.warmup_epochs:
-        return schedule.start_lr + (base - schedule.start_lr) * epoch / schedule.warmup_epochs
-    fallen = min(1.0, (epoch - schedule.warmup_epochs) / (schedule.until_epoch - schedule.warmup_epochs))
-    left = 1 - fallen if schedule.shape == "linear" else (1 + math.cos(math.pi * fallen)) / 2
-    return schedule.floor_lr + (base - schedule.floor_lr) * left
-
-
-def _rate_factor(
-    stage: schema.Stage,
-    schedule: schema.Schedule | schema.StepDecay | schema.Plateau,
-    step: int,
-    steps_per_epoch: int,
-    history: History,
-) -> float:
-    """Return the factor of a schedule in a training step. All learning rates are multiplied by this factor.
-
-    step: Number of the training step, from 0. history: Validation values of every finished epoch, oldest first.
-    Kinds constant and cosine: (step + 1) / warmup_steps in the first warmup_steps steps. Then 1 (constant), or half a
-    cosine from 1 to 0 (cosine).
-    Kind step: factor ^ (finished epochs // every_epochs).
-    Kind plateau: factor ^ (number of plateaus of the metric), but at least min_lr / lr.
-    """
+    schedule, epoch = stage.schedule, step / steps_per_epoch
+    if isinstance(schedule, schema.EpochSchedule):
+        if epoch < schedule.warmup_epochs:
+            return schedule.start_lr + (base - schedule.start_lr) * epoch / schedule.warmup_epochs
+        fallen = min(1.0, (epoch - schedule.warmup_epochs) / (schedule.until_epoch - schedule.warmup_epochs))
+        left = 1 - fallen if schedule.shape == "linear" else _half_cosine(fallen)
+        return schedule.floor_lr + (base - schedule.floor_lr) * left
     if isinstance(schedule, schema.StepDecay):
-        return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
+        return base * schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
     if isinstance(schedule, schema.Plateau):
-        return max(schedule.factor ** _count_plateaus(schedule, history), schedule.min_lr / stage.optimizer.lr)
+        return base * max(schedule.factor ** _plateaus(schedule, history), schedule.min_lr / stage.optimizer.lr)
     if step < schedule.warmup_steps:
-        return (step + 1) / schedule.warmup_steps
-    if schedule.kind == "constant":
-        return 1.0
+        return base * ((step + 1) / schedule.warmup_steps)
     rest = max(1, stage.epochs * steps_per_epoch - schedule.warmup_steps)
-    return 0.5 * (1 + math.cos(math.pi * (step - schedule.warmup_steps) / rest))
+    return base if schedule.kind == "constant" else base * _half_cosine((step - schedule.warmup_steps) / rest)
 
 
-def _count_plateaus(schedule: schema.Plateau, history: History) -> int:
-    """Count the plateaus of a metric. A plateau is more than `patience` epochs in a row without a better value.
+def _half_cosine(share: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * share))
 
-    A value is better if it improves the best earlier value by more than `threshold`.
-    """
+
+def _plateaus(schedule: schema.Plateau, history: History) -> int:
+    """Count how often a metric had no better value for more than `patience` epochs (torch's ReduceLROnPlateau, abs)."""
     plateaus = bad = 0
     best = math.inf
-    for cost in _values_to_minimise(schedule.metric, history):
-        if cost < best - schedule.threshold:
-            best, bad = cost, 0
-        else:
-            bad += 1
+    for cost in _costs(schedule.metric, history):
+        best, bad = (cost, 0) if cost < best - schedule.threshold else (best, bad + 1)
         if bad > schedule.patience:
             plateaus, bad = plateaus + 1, 0
     return plateaus
 
 
 def ends_early(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
-    """Return whether a stage ends early now, by its setting `stop` and the validation values of its epochs."""
+    """Return whether a stage ends now, after the epochs so far."""
     if stop is None:
         return False
-    costs = _values_to_minimise(stop.metric, history)
+    costs = _costs(stop.metric, history)
     if isinstance(stop, schema.EarlyStopping):
-        return len(costs) - 1 - costs.index(min(costs)) >= stop.epochs if costs else False
+        return bool(costs) and len(costs) - 1 - costs.index(min(costs)) >= stop.epochs
     enough = len(costs) >= max(stop.at_least, stop.epochs)
     return enough and statistics.pstdev(costs[-stop.epochs :]) <= stop.deviation
 
 
-def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
-    """Return the reason for the log why a stage ends early."""
-    if isinstance(stop, schema.EarlyStopping):
-        return f"{stop.metric} has not improved for {counted(stop.epochs, 'epoch')}"
-    return f"the standard deviation of {stop.metric} over {counted(stop.epochs, 'epoch')} is at most {stop.deviation:g}"
-
-
-def _values_to_minimise(metric: str, history: History) -> list[float]:
-    """Return a metric's values in all epochs, negated if higher is better, so that lower is always better."""
+def _costs(metric: str, history: History) -> list[float]:
+    """Return a metric's values, so that lower is better."""
     return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

@@ -15,7 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from system.batches.shares import divide_into_chunks
 from system.compute.device import in_precision, on_device, seed_generators
-from system.compute.distributed import GradientSums, is_first, process_count, process_index
+from system.compute.processes import is_first, process_count, process_index, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
@@ -34,8 +34,8 @@ def add_gradients(
 
     The gradients are scaled by `scaler`.
     With several processes, each embeds its share of the batch and computes the loss of the whole batch. The gradients
-    of all processes are summed, so that every process gets the gradients of the whole batch. Gradients of the audio
-    encoder are exchanged during the text encoder's backward pass. Random draws depend on torch's seed only.
+    of all processes are summed, so that every process gets the gradients of the whole batch. Random draws depend on
+    torch's seed only.
 
     Returns: A dict with "loss" and the values of `terms.diagnose`. They stay on the GPU, since reading a value would
     wait for the GPU.
@@ -110,14 +110,9 @@ def _add_gradients_by_chunks(
     if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
         for parameter in model.parameters():
             parameter.grad = None
-    sums, trained = GradientSums(), [parameter for parameter in model.parameters() if parameter.requires_grad]
-    of_text = {id(parameter) for parameter in model.text.parameters()}
-    of_audio = {id(parameter) for parameter in model.audio.parameters()} - of_text
-    for embeddings, is_audio in zip(sides, (True, False), strict=True):
-        for one in embeddings:
-            one.backward(seed, lambda: in_precision(device, precision))
-        sums.begin([parameter for parameter in trained if (id(parameter) in of_audio) == is_audio])
-    sums.finish()
+    for one in [*sides[0], *sides[1]]:
+        one.backward(seed, lambda: in_precision(device, precision))
+    sum_gradients(parameter for parameter in model.parameters() if parameter.requires_grad)
     return values
 
 

@@ -1,160 +1,294 @@
-"""Train all stages.
+"""Train the stages of a recipe, in order.
 
-Train all stages of a recipe, in order. Each stage begins with the same initial model, or with weights that it names.
+A stage is one loop over its steps. Every random draw is a function of (seed, stage, step), so that a run that resumes
+at any step goes on as if nothing had happened.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad_norm_
 
-from data_tools.files import read_json, write_json
+from data_tools.cli import counted
+from data_tools.cli import progress as progress_bar
+from data_tools.errors import KitError
+from submission.editions import format_metric
 from submission.runs.record import EpochLine
-from system.compute.device import device_of, gpu_of, memory_errors, moved
-from system.compute.distributed import (
-    first_before_others,
-    is_first,
-    on_first,
-)
+from system.batches.collate import Feed
+from system.batches.teachers import Teachers
+from system.compute.device import memory_errors, seed_generators, tf32_products
+from system.compute.processes import broadcast_from_first, first_before_others, is_first, on_first, process_count
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.data import Data
-from system.recipe.load import Loaded
 from system.runs import checkpoints
+from system.runs.checkpoints import Progress
 from system.runs.folder import Run
-from system.runs.open import build_model, training_vocabulary
-from system.runs.plots import draw_relevance
-from system.runs.provenance import contents_checksum, record_provenance
-from system.runs.trained_on import refuse_leaks, write_trained_clips
-from system.training.moment_validation import require_windows
-from system.training.stage import StageTraining
-from system.training.tracking import Tracker, Tracking
+from system.runs.open import load_start_weights
+from system.training.moment_validation import MomentValidation
+from system.training.schedule import ends_early, freeze_parts, learning_rate, parameter_groups
+from system.training.step import add_gradients, read_numbers
+from system.training.teachers import open_teachers
+from system.training.tracking import Track
+from system.training.validation import Validation, collapse_messages
 
 log = logging.getLogger(__name__)
 
 
-def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
-    """Build and return the model; check that nothing has changed since the run began, and write the run's provenance.
+Validate = Callable[[RetrievalModel], tuple[dict[str, float], dict[str, float]]]  # metrics, and spreads of embeddings
 
-    The run's vocabulary is written too, and texts are embedded by frozen text encoders.
-    device: Device of all computations; None for this machine's default device.
-    Raises KitError if data, weights, or an exported model have changed since the run began, if a stage needs moments
-    whose windows are not known, and if a starting model or a teacher was trained on a ranked clip.
+Start = schema.FromScratch | schema.FromStage | schema.FromModel
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised after Ctrl-C or SIGTERM, once the state is saved."""
+
+
+def train(
+    recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, track: Track
+) -> None:
+    """Train the stages that are not finished; each begins with the initial model, or with weights that it names.
+
+    Args:
+        model: With its initial weights.
+        relevance: CIDEr-D of the captions; None if no loss needs it.
+        track: Gets every line of metrics.jsonl.
     """
-    with first_before_others():
-        return _prepare(loaded, run, data, device or device_of())
-
-
-def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
-    """Build and return the model, and write the run's vocabulary, table of training clips, and provenance."""
-    recipe = loaded.recipe
-    if any(stage.unit == "moment" for stage in recipe.stages.values()):
-        require_windows(recipe, data)
-    if not run.vocabulary.exists():
-        write_json(
-            run.vocabulary,
-            training_vocabulary(
-                recipe, data.clips, [*_additional_texts(recipe.trained_on, data), *texts_with_new_words(data)]
-            ),
-        )
-    model = build_initial_model(recipe, run, device)
-    if is_first():
-        contents = {name: contents_checksum(clips, data.features.keys) for name, clips in data.clips.items()}
-        refuse_leaks(recipe, data)
-        write_trained_clips(recipe, run, data)
-        source = data.features.waveforms
-        record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device), source)
-    used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
-    captions = [caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions]
-    model.text.prepare([*captions, *_additional_texts(sorted(used), data)])
-    return model
-
-
-def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
-    """Return the texts of the data sources' moments, and the texts that augmentation may use instead of captions."""
-    return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
-
-
-def new_texts(data: Data) -> list[str]:
-    """Return the texts that augmentation may use instead of captions during training."""
-    return [text for augmentation in data.augmentations.values() for text in augmentation.alternative_texts()]
-
-
-def texts_with_new_words(data: Data) -> list[str]:
-    """Return the texts whose words augmentation may add to captions during training."""
-    return [text for augmentation in data.augmentations.values() for text in augmentation.texts_with_new_words()]
-
-
-def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
-    """Train all stages of a recipe, except finished ones; store the trained weights in the run's checkpoints.
-
-    model: The result of `prepare`. track: Trackers (TensorBoard, MLflow, Weights & Biases) that receive the metrics of
-    every epoch.
-    Raises KitError if settings and data do not fit each other, and Interrupted after Ctrl-C.
-    """
-    with first_before_others():
-        relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
+    if (
+        process_count() > 1
+        and model.device.type == "cuda"
+        and not any(s.grad_cache_chunk for s in recipe.stages.values())
+    ):
+        torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # statistics of the whole batch
     initial = {name: value.cpu().clone() for name, value in model.state_dict().items()}  # not in a GPU's memory
-    lines: list[EpochLine] = []  # metrics of the stages so far
-    with Tracking(run, track if is_first() else ()) as tracking:
-        for name, stage in loaded.recipe.stages.items():
-            if on_first((run.folder / name / "done.json").exists):
-                log.info("stage %s is already finished and not trained again", name)
-                done = checkpoints.read_done(run.folder / name)
-                lines += done.lines
-                continue
+    earlier: list[EpochLine] = []
+    for name, stage in recipe.stages.items():
+        folder = run.folder / name
+        if (folder / "done.json").exists():
+            log.info("stage %s is already finished and not trained again", name)
+        else:
             model.load_state_dict(initial)
-            hint = _memory_hint(stage, loaded.recipe.model.embeds_in_chunks)
-            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
-                lines += StageTraining(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(lines)
-        on_first(lambda: run.write_metrics(lines))
-        tracking.update()
+            too_large, cure = f"stage {name}: batch_size {stage.batch_size}", _memory_hint(recipe, stage)
+            with memory_errors(too_large, cure):
+                train_stage(recipe, name, run, data, model, relevance, earlier, track)
+        earlier += checkpoints.read_done(folder).lines
+    on_first(lambda: run.write_metrics(earlier))
 
 
-def _memory_hint(stage: schema.Stage, in_chunks: bool) -> str:
-    """Return the end of an error message: how a stage can need less memory. in_chunks: Whether chunks are possible."""
-    if not in_chunks:
-        return "lower batch_size, or use a GPU with more memory"
+def train_stage(
+    recipe: schema.Recipe,
+    name: str,
+    run: Run,
+    data: Data,
+    model: RetrievalModel,
+    relevance: Relevance | None,
+    earlier: list[EpochLine],
+    track: Track,
+) -> None:
+    """Train one stage from its last state. earlier: Lines of metrics.jsonl of the stages before it."""
+    stage, number, device = recipe.stages[name], list(recipe.stages).index(name), model.device
+    folder, precision = run.folder / name, _precision(name, stage, device)
+    folder.mkdir(parents=True, exist_ok=True)
+    sampler = data.sampler(name, stage, (recipe.seed, number))
+    steps = sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
+    relevance = relevance if terms.need_relevance(stage.losses) else None
+    teachers = _open_teachers(recipe, name, run, data, device)
+    validate = _validation(stage, data, relevance, teachers, precision)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups, decay = parameter_groups(model, stage.optimizer), stage.optimizer.weight_decay
+    optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=device.type == "cuda" or None)
+    scaler = GradScaler(device.type, enabled=precision == "fp16")
+    at = _resume(folder, precision, model, optimizer, scaler)
+    if not at.step:
+        _load_start(name, stage.start_from, run, model, Path(recipe.banks))
+    on_first(lambda: run.write_metrics([*earlier, *at.lines]))
+    made_of = sampler, data.features, relevance, device, teachers, recipe.model.audio.training_frames
+    feed = Feed(*made_of, stage.grad_cache_chunk, pad_to_batch=not recipe.model.embeds_in_chunks)
+    epochs, total, saved = counted(stage.epochs, "epoch"), stage.epochs * steps, time.monotonic()
+    log.info("stage %s: training %s of %s each, from step %d on", name, epochs, counted(steps, "step"), at.step)
+    with (
+        closing(feed),
+        tf32_products(device),
+        progress_bar(name, total, "step", at.step) as bar,
+        _interrupts() as asked,
+    ):
+        while at.step < total and not (at.step % steps == 0 and ends_early(stage.stop, at.history)):
+            began = time.monotonic()
+            seed_generators(int(np.random.SeedSequence([recipe.seed, number, at.step]).generate_state(1)[0]))
+            freeze_parts(model, stage.optimizer, at.step, trained)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(stage, group["base_lr"], at.step, steps, at.history)
+            batch = feed.batch(at.step)
+            optimizer.zero_grad()
+            found = add_gradients(model, batch, stage, precision, scaler)
+            scaler.unscale_(optimizer)
+            found["norm"] = clip_grad_norm_(trained, stage.max_grad_norm or math.inf)
+            values = read_numbers(found)
+            is_finite = math.isfinite(values["loss"]) and math.isfinite(values.pop("norm"))
+            if not (is_finite or scaler.is_enabled()):
+                raise KitError(f"stage {name}, step {at.step}: loss or gradients are not finite; {_lower_rate(folder)}")
+            scaler.step(optimizer)  # skips an update whose fp16 gradients overflow
+            scaler.update()
+            at.add(values if is_finite else None, time.monotonic() - began)
+            bar.advance(1, f"loss {values['loss']:.4f}" if is_finite else "update skipped")
+            if ends_epoch := at.step % steps == 0:
+                _finish_epoch(name, at, steps, optimizer, model, validate, folder)
+                on_first(lambda: run.write_metrics([*earlier, *at.lines]))
+            if ends_epoch or time.monotonic() - saved > 60 * (stage.save_minutes or math.inf) or asked():
+                saved = time.monotonic()
+                if is_first():
+                    keep = stage.monitor.keep
+                    checkpoints.save(folder, at, keep, ends_epoch, precision, model, optimizer=optimizer, scaler=scaler)
+            if ends_epoch:
+                track([*earlier, *at.lines])
+            if asked():
+                raise Interrupted(f"stopped at step {at.step} of stage {name}; run the same command again to resume")
+    for parameter in trained:  # a stage may end while `frozen_start` freezes some
+        parameter.requires_grad_()
+    if at.step < total:
+        log.info("stage %s ends early: see its setting stop", name)
+    with first_before_others():
+        if is_first():
+            checkpoints.write_done(folder, at, stage.monitor.keep)
+
+
+def _finish_epoch(
+    name: str,
+    at: Progress,
+    steps: int,
+    optimizer: torch.optim.Optimizer,
+    model: RetrievalModel,
+    validate: Validate,
+    folder: Path,
+) -> None:
+    """Validate the model, and add the epoch's line of metrics."""
+    began, skipped = time.monotonic(), steps - at.counted
+    broadcast_from_first(model)
+    if not at.counted:
+        raise KitError(f"stage {name}, step {at.step}: fp16 skipped all updates of an epoch; set precision to bf16")
+    values, spreads = on_first(lambda: validate(model))
+    if lost := [f"{metric} {value}" for metric, value in values.items() if not math.isfinite(value)]:
+        raise KitError(
+            f"stage {name}, step {at.step}: validation is not finite ({', '.join(lost)}); {_lower_rate(folder)}"
+        )
+    figures = {"stage": name, "epoch": at.step // steps, "step": at.step}
+    figures |= {key: value / at.counted for key, value in at.sums.items()} | ({"skipped": skipped} if skipped else {})
+    figures |= {"lr": optimizer.param_groups[0]["lr"], "seconds": round(at.seconds + time.monotonic() - began, 2)}
+    line = EpochLine.model_validate(figures | spreads | {"validation": values, "collapsed": collapse_messages(spreads)})
+    at.lines.append(line)
+    at.sums, at.counted, at.seconds = {}, 0, 0.0
+    shown = " ".join(f"{metric} {format_metric(metric, value)}" for metric, value in values.items())
+    log.info("stage %s, epoch %d: training loss %.4f; validation %s", name, line.epoch, line.loss, shown)
+    for sign in line.collapsed:
+        log.warning("stage %s, epoch %d: the model has COLLAPSED: %s; lower the learning rate", name, line.epoch, sign)
+
+
+def _lower_rate(folder: Path) -> str:
+    """Return the cure for values that are not finite."""
+    state = folder / "last.pt"
+    known = f"{state} has the state of an earlier step" if state.exists() else "this run has saved no state"
+    return f"lower the learning rate in a new run ({known})"
+
+
+def _precision(name: str, stage: schema.Stage, device: torch.device) -> str:
+    if device.type == "cuda" or stage.precision == "float32":
+        return stage.precision
+    log.warning("stage %s: precision %s needs a CUDA GPU, so this machine computes in float32", name, stage.precision)
+    return "float32"
+
+
+def _resume(
+    folder: Path, precision: str, model: RetrievalModel, optimizer: torch.optim.Optimizer, scaler: GradScaler
+) -> Progress:
+    """Restore the last state of a stage. Raises KitError if it was computed in another precision."""
+    state = checkpoints.load_state(folder)
+    if state is None:
+        return Progress()
+    if state["precision"] != precision:
+        raise KitError(
+            f"{folder} was started with precision {state['precision']}, but this machine computes in {precision}; "
+            "resume it on a machine like the first, or start a new run"
+        )
+    checkpoints.load_tensors(model, state["model"], folder / "last.pt")
+    optimizer.load_state_dict(state["optimizer"])
+    scaler.load_state_dict(state["scaler"])
+    found: Progress = state["progress"]
+    return found
+
+
+def _load_start(
+    name: str,
+    start: schema.FromScratch | schema.FromStage | schema.FromModel,
+    run: Run,
+    model: RetrievalModel,
+    banks: Path,
+) -> None:
+    """Load the weights of another stage or model, if `start_from` names one."""
+    if isinstance(start, schema.FromStage):
+        taken = checkpoints.load_checkpoint(model, run.folder / start.stage, start.checkpoint)
+        log.info("stage %s starts from the checkpoint %s", name, taken)
+    elif isinstance(start, schema.FromModel):
+        load_start_weights(model, start, banks)
+        log.info("stage %s starts from the model %s", name, start.folder)
+
+
+def _open_teachers(recipe: schema.Recipe, name: str, run: Run, data: Data, device: torch.device) -> Teachers | None:
+    """Open the models that the losses of a stage learn from."""
+    names = dict.fromkeys(teacher for term in recipe.stages[name].losses for teacher in term.taught_by)
+    with first_before_others():
+        return open_teachers(list(names), recipe, name, run, data, device) if names else None
+
+
+def _validation(
+    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
+) -> Validate:
+    """Return the validation after each epoch of a stage."""
+    sources = stage.monitor.data
+    if stage.unit == "moment":
+        annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}
+        return MomentValidation(annotated, stage, data.features, precision)
+    clips = [clip for name in sources for clip in data.readable_clips(name)]
+    return Validation(clips, stage, data.features, relevance, teachers, precision)
+
+
+def _memory_hint(recipe: schema.Recipe, stage: schema.Stage) -> str:
+    """Return how a stage can need less memory."""
     at_once = stage.grad_cache_chunk or stage.batch_size
-    if at_once == 1:
-        return "use a GPU with more memory, or fewer experts"
+    if not recipe.model.embeds_in_chunks or at_once == 1:
+        return "lower batch_size, or use a GPU with more memory"
     precision = ", or set precision to bf16" if stage.precision == "float32" else ""
     return f"set grad_cache_chunk to less than {at_once}, which gives the same gradients{precision}"
 
 
-def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Return the CIDEr-D and margin factors of all captions, and plot CIDEr-D to `figure`; None if no loss needs these.
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C or SIGTERM wait until the step is done; a second one ends the process at once.
 
-    Document frequencies are counted in the recipe's `relevance.corpus`.
+    Several processes are not at the same step, and so end at once; they resume from the last state.
     """
-    asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
-    if recipe.relevance is None or not asking:
-        return None
-    corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
-    relevance = Relevance(recipe.relevance, corpus, Path(recipe.banks))
-    used = {name for stage in asking for name in (*stage.train.data, *stage.monitor.data)}
-    percents = [point.percentile for point in recipe.relevance.relax]
-    title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
-    if is_first():
-        figure.parent.mkdir(exist_ok=True)
-        draw_relevance(relevance.distribution, percents, relevance.margin_factor, title, figure)
-    relevance.prepare(
-        caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions
-    )
-    relevance.prepare(new_texts(data))
-    return relevance
+    signals: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM) if process_count() == 1 else ()
+    before = {number: signal.getsignal(number) for number in numbers}
 
+    def note(number: int, _: object) -> None:
+        signals.append(number)
+        for one in before:
+            signal.signal(one, signal.default_int_handler)
 
-def build_initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
-    """Build the model before training: new layers with random weights, and networks with published weights.
-
-    The model only depends on the recipe, its seed, the vocabulary, and the published weights.
-    """
-    torch.manual_seed(recipe.seed)
-    model = build_model(recipe, read_json(run.vocabulary))
-    if recipe.model.audio.weight_files() or recipe.model.audio.hub_model is not None:
-        model.audio.load_pretrained()
-    return moved(model, device)
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield lambda: bool(signals)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

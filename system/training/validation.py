@@ -5,45 +5,29 @@ captions, whose own pair has the highest score in the batch. mAP and recalls are
 model has collapsed if most embeddings are equal or zero, or if all clips have the same score for most captions.
 """
 
-from pathlib import Path
-from typing import Protocol
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, caption_queries
-from submission.formats.truth import matrix_truth, read_annotations
+from data_tools.manifest import Clip
 from submission.metrics.retrieval import average_precision, recall
 from submission.ordering import relevant_ranks, sizes
 from system.batches.collate import make_batch_without_audio
 from system.batches.sampler import Item, make_items
 from system.batches.teachers import Teachers
 from system.compute.device import in_precision, seed_generators
-from system.compute.distributed import gather_dealt, on_first, process_count, process_index
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.networks.layers import length_mask
-from system.ranking.base import matrix_labels
-from system.ranking.embedding import embed_clips, embed_texts_together, score_together
+from system.ranking.embedding import embed_clips, embed_texts
 from system.recipe import schema
 
 ALIKE = 1e-5  # spread below which embeddings count as equal: a mean cosine above 0.99999
 ZEROS = 0.5  # share of zero vectors, or of captions with equal scores for all clips, above which a model has collapsed
-
-
-class Watching(Protocol):
-    """Validation after every epoch."""
-
-    def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed.
-
-        All processes return the same numbers.
-        """
 
 
 class Validation:
@@ -85,37 +69,20 @@ class Validation:
         groups = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
         self.batches = [(group, make_batch_without_audio(group, features, relevance, teachers)) for group in groups]
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
-        self.relevant = self._relevant_clips()
-
-    def _relevant_clips(self) -> dict[int, list[int]]:
-        """Return a dict from the index of every scored caption to the indexes of its relevant clips.
-
-        Without annotations, all captions are scored, and the relevant clip is the caption's own clip. With annotations,
-        only annotated captions are scored, and the annotations name the relevant clips. Raises the errors of
-        read_annotations.
-        """
-        clips = list(self.clips.values())
-        if self.stage.monitor.annotations is None:
-            owners = [row for row, clip in enumerate(clips) for _ in clip.captions]
-            return {number: [row] for number, row in enumerate(owners)}
-        pool = matrix_truth(matrix_labels(clips, caption_queries(clips), {}))
-        annotated = read_annotations(Path(self.stage.monitor.annotations), pool).relevant
-        row_of = {clip.file_name: row for row, clip in enumerate(clips)}
-        names = {number: annotated[text] for number, text in enumerate(self.texts) if text in annotated}
-        return {number: sorted(row_of[name] for name in several or ()) for number, several in names.items()}
+        self.relevant = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
         """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, list(self.clips.values()), self.features).float()
-            captions = embed_texts_together(model, self.texts).float()
+            captions = embed_texts(model, self.texts).float()
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.inference_mode(), torch.random.fork_rng(devices):
             values, captions_alike = self._metrics_of_batches(model, clips, captions)
         if {"mAP@10", "mAP@16", "recall_sum"} & set(self.stage.monitor.metrics):
             values |= self._metrics_of_all(model, clips, captions)
         found: dict[str, float] = {name: values[name] for name in self.stage.monitor.metrics}
-        return on_first(lambda: (found, collapse_diagnostics(clips, captions, captions_alike)))
+        return found, collapse_diagnostics(clips, captions, captions_alike)
 
     def _metrics_of_batches(
         self, model: RetrievalModel, clips: Embeddings, captions: Embedded
@@ -128,9 +95,8 @@ class Validation:
         batch_values = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
-        for number in range(process_index(), len(self.batches), process_count()):
-            seed_generators(number)  # a batch has the same random negatives in every process
-            items, batch = self.batches[number]
+        for number, (items, batch) in enumerate(self.batches):
+            seed_generators(number)  # of the random negatives
             scores = model.batch_scores(
                 batch.to(clips.values.device),
                 clips.rows([clip_row[item.clip.id] for item in items]),
@@ -138,16 +104,14 @@ class Validation:
             )
             loss = float(terms.total_loss(scores, self.stage.losses))
             batch_values.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
-        every = gather_dealt(batch_values)
-        means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
+        means = [sum(value / len(batch_values) for value in values) for values in zip(*batch_values, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute mAP@10, mAP@16 and the sum of recalls of the captions whose relevant clips are known."""
+        """Compute mAP@10, mAP@16 and the sum of recalls over all captions and clips."""
         with torch.inference_mode():
-            matrix = np.concatenate(list(score_together(model, captions, clips)))
-        relevant = list(self.relevant.values())
-        ranks, counts = relevant_ranks(matrix[list(self.relevant)], relevant, list(self.clips)), sizes(relevant)
+            matrix = np.concatenate(list(model.score_blocks(captions, clips)))
+        ranks, counts = relevant_ranks(matrix, self.relevant, list(self.clips)), sizes(self.relevant)
         recalls = [float(recall(ranks, counts, k).mean()) for k in (1, 5, 10)]
         found = {f"mAP@{k}": float(average_precision(ranks, counts, k).mean()) for k in (10, 16)}
         return found | {"recall_sum": sum(recalls)}

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from system.experts.base import Device
 
 if TYPE_CHECKING:
     from system.ranking.base import Ranker
-    from system.training.tracking import Tracker
 
 MODEL = (
     "folder of a run or an exported model, a recipe without stages, or the Hugging Face name or folder of CLAP, PE-AV, "
@@ -43,20 +43,19 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=parse_device, help=where)
 
 
-def parse_tracker(text: str) -> "type[Tracker]":
-    """Return the class of the tracker that `text` names, such as wandb, as a type of argparse."""
-    from system.training.tracking import tracker_class
-
-    try:
-        return tracker_class(text)
-    except KitError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def parse_tracker(text: str) -> str:
+    """Return the name of a tracker whose package is installed, as a type of argparse."""
+    if text not in ("tensorboard", "wandb"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not tensorboard or wandb")
+    if find_spec(text) is None:
+        raise argparse.ArgumentTypeError(f"the package {text} is not installed; pip install {text}")
+    return text
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the option --track, which names trackers that get the metrics."""
-    what = "send the metrics of every epoch to a tracker: tensorboard, mlflow or wandb; may be repeated"
-    parser.add_argument("--track", type=parse_tracker, action="append", default=[], metavar="WHERE", help=what)
+    """Add the option --track, which names a tracker that gets the metrics."""
+    what = "send the metrics of every epoch to a tracker"
+    parser.add_argument("--track", type=parse_tracker, metavar="tensorboard|wandb", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:

@@ -2,11 +2,10 @@
 
 import argparse
 
-from system.compute.distributed import is_first, processes
+from system.compute.processes import is_first, processes
 from system.experiments.run import run_recipe
 from system.experiments.summary import report
 from system.recipe.load import load_recipe
-from system.training.same_everywhere import require_same_start
 from system.verbs.options import add_recipe_arguments, folder_from
 
 add_arguments = add_recipe_arguments
@@ -16,7 +15,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `run`: all steps of a recipe, from data to ranking. Returns: The exit status."""
     loaded = load_recipe(arguments.recipe, arguments.set)
     with processes(arguments.device):
-        require_same_start("run", {"recipe": loaded})
         run = run_recipe(loaded, arguments.runs, folder_from(arguments), arguments.device, arguments.track)
         if is_first():
             print(report(run))

@@ -8,9 +8,8 @@ import logging
 from pathlib import Path
 
 from data_tools.files import lock_of, remove_parts, write_text
-from system.compute.distributed import is_first, processes
+from system.compute.processes import is_first, processes
 from system.experiments.study import load_study, run_study
-from system.training.same_everywhere import require_same_start
 from system.verbs.options import add_changes_argument, add_device_argument, add_runs_argument, add_track_argument
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `study`: run all cells (variants) of a study, and print its table. Returns: The exit status."""
     study, cells = load_study(arguments.study, arguments.set, arguments.runs)
     with processes(arguments.device):
-        require_same_start("study", {f"{cell}_s{seed}": loaded for (cell, seed), loaded in cells.items()})
         table = run_study(study, cells, arguments.runs, arguments.device, arguments.track)
         if not is_first():
             return 0

@@ -55,9 +55,9 @@ def recipe(world: Path, folder: Path, augment: dict[str, Any] | None, **changes:
 
 def killed_and_resumed(path: Path, out: Path, at_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train a recipe in a process that is interrupted in a step, then again to the end."""
-    from system.training import stage
+    from system.training import train
 
-    gradients: Callable[..., Any] = stage.add_gradients
+    gradients: Callable[..., Any] = train.add_gradients
     calls: list[int] = []
 
     def broken_off(*arguments: Any) -> Any:
@@ -67,7 +67,7 @@ def killed_and_resumed(path: Path, out: Path, at_step: int, monkeypatch: pytest.
         return gradients(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(stage, "add_gradients", broken_off)
+        patched.setattr(train, "add_gradients", broken_off)
         assert main(["train", str(path), "--out", str(out)]) == 130
     assert len(calls) == at_step
     assert main(["train", str(path), "--out", str(out)]) == 0

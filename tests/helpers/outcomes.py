@@ -76,14 +76,17 @@ def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
 COUNTED = """
 import sys
 from pathlib import Path
-import system.training.stage
-step = system.training.stage.StageTraining._train_step
-def counted(self, feed):
-    value = step(self, feed)
-    with (self.run.folder / "steps.txt").open("a") as file:
-        file.write(f"{self.name} {self.step}\\n")
-    return value
-system.training.stage.StageTraining._train_step = counted
+import system.training.train
+from system.runs.checkpoints import Progress
+add, train_stage, place = Progress.add, system.training.train.train_stage, []
+def counted(self, *values):
+    add(self, *values)
+    with (place[0] / "steps.txt").open("a") as file:
+        file.write(f"{place[1]} {self.step}\\n")
+def placed(recipe, name, run, *rest):
+    place[:] = run.folder, name
+    train_stage(recipe, name, run, *rest)
+Progress.add, system.training.train.train_stage = counted, placed
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 sys.exit(main(sys.argv[1:]))

@@ -24,7 +24,7 @@ def together(
     received: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run verbs of `system` one after the other, by several processes. folder: takes the list of them. received: takes
-    the bytes that the first process got in a training step, and the norm of its gradients, the means."""
+    the mean norm of the gradients."""
     jobs = folder / f"jobs{processes}.json"
     jobs.write_text(json.dumps([list(map(str, command)) for command in commands]))
     command = [*TORCHRUN, "--nproc-per-node", str(processes), __file__, str(jobs), device, str(received or "")]
@@ -49,27 +49,24 @@ if __name__ == "__main__":
     import torch
 
     from system.__main__ import main
-    from system.compute.distributed import is_first, processes, received
-    from system.compute.meeting import exit_process
-    from system.training import stage
+    from system.compute.processes import exit_process, is_first, processes
+    from system.training import train
 
-    steps: list[dict[str, float]] = []
-    gradients = stage.add_gradients
+    norms: list[float] = []
+    gradients = train.add_gradients
 
     def measured(*arguments: Any) -> dict[str, float]:
-        before = dict(received)
         found = gradients(*arguments)
         squares = sum(float(p.grad.double().square().sum()) for p in arguments[0].parameters() if p.grad is not None)
-        steps.append({name: size - before[name] for name, size in received.items()} | {"norm": squares**0.5})
+        norms.append(squares**0.5)
         return found
 
-    stage.add_gradients = measured
+    train.add_gradients = measured
     torch.set_num_threads(1)
     with processes(torch.device(sys.argv[2])):
         for job in json.loads(Path(sys.argv[1]).read_text()):
             if status := main([*job, "--device", sys.argv[2]]):
                 exit_process(status)
         if sys.argv[3] and is_first():
-            means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
-            Path(sys.argv[3]).write_text(json.dumps(means))
+            Path(sys.argv[3]).write_text(json.dumps({"norm": sum(norms) / len(norms)}))
     exit_process(0)

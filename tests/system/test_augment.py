@@ -24,7 +24,7 @@ from system.features.bank import open_bank
 from system.losses.relevance.relax import Cider, Relevance
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
-from system.training.train import new_texts
+from system.training.prepare import new_texts
 
 DOGS = clip("dogs.wav", "Dogs bark.", "Two dogs are barking.")
 RAIN = clip("rain.wav", "It rains.")

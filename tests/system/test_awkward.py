@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,7 +41,7 @@ from system.recipe.data import Data
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
-from system.training import teachers, tracking, train
+from system.training import teachers
 
 SEGMENTS: dict[str, Any] = {"weights": None, "trainable": True, "segment_seconds": 10, "hop_seconds": 10}
 SEGMENTS |= {"max_seconds": 30, "edge_jitter": True, "spec_augment": None, "segment_pooling": "mean", "hidden": None}
@@ -299,34 +298,6 @@ def test_teacher_with_another_vocabulary_stores_caption_embeddings_in_another_ba
     assert trained.model.text.vocabulary
     trained.model.text.vocabulary = trained.model.text.vocabulary[::-1]
     assert teachers._open_captions_bank(trained, tmp_path).folder != before
-
-
-def test_resumed_wandb_run_continues_after_its_last_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: SimpleNamespace(step=5)))
-    monkeypatch.setattr(tracking, "_run_id", lambda run: "id")
-    assert tracking.WandB(Run(tmp_path)).last == 4
-
-
-@pytest.mark.parametrize(("is_first", "tracked"), [(True, ["tracker"]), (False, [])])
-def test_only_the_first_process_sends_metrics_to_trackers(
-    is_first: bool, tracked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Any] = []
-
-    class Stop(Exception):
-        pass
-
-    def tracking_of(run: object, track: Any) -> None:
-        given.extend(track)
-        raise Stop
-
-    monkeypatch.setattr(train, "is_first", lambda: is_first)
-    monkeypatch.setattr(train, "training_relevance", lambda *_: None)
-    monkeypatch.setattr(train, "Tracking", tracking_of)
-    loaded, run = SimpleNamespace(recipe=None), SimpleNamespace(figures=Path())
-    with pytest.raises(Stop):
-        train.train(loaded, run, None, torch.nn.Linear(1, 1), ["tracker"])  # type: ignore[arg-type, list-item]
-    assert given == tracked
 
 
 def test_stages_with_equal_settings_draw_different_batches(world: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_device_option_is_used_for_training_and_recorded(
     world: Path, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1)))
-    for user in ("system.training.train", "system.runs.open"):
+    for user in ("system.training.prepare", "system.runs.open"):
         monkeypatch.setattr(f"{user}.device_of", lambda: pytest.fail("the default is asked for"))
     assert main(["run", str(path), "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
     assert json.loads((tmp_path / "run/result.json").read_text())["hardware"].endswith(", no GPU")

@@ -2,23 +2,19 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
-from plans import fact
 from several import ROOT, ranks_of, together
 from threads import one_thread  # noqa: F401  a fixture
 from trainings import (
-    CRNN,
     NT_XENT,
     Content,
     assert_alike,
@@ -33,7 +29,6 @@ from data_tools.manifest import read_manifest
 from data_tools.words import vocabulary_of
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.compute.meeting import this_start
 from system.losses.negatives import NEGATIVES
 from system.models.text.vector_file import write_word_vectors
 
@@ -155,135 +150,26 @@ def test_losses_of_several_processes_match_one_process(manifest: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_first_loss_of_several_processes_with_batch_norms_matches_one_process(manifest: Path, tmp_path: Path) -> None:
-    """The first loss; from then on float32 grows apart, through norms and powers of four: see test_synchronised."""
-    cases = {}
-    for name, padding, norm in (
-        ("masked", "masked", "synchronised"),
-        ("counted", "counted", "synchronised"),
-        ("apart", "masked", "process"),
-    ):
-        made = content(manifest, tmp_path, losses=[NT_XENT], epochs=2, steps_per_epoch=1, batch_norm=norm)
-        made["model"] |= {"audio": CRNN | {"padding": padding}, "text": made["model"]["text"] | {"dim": 24}}
-        cases[name] = tiny.write_recipe(tmp_path / f"{name}.yaml", made)
-    commands = [["train", path, "--out", tmp_path / "several" / name] for name, path in cases.items()]
-    done = together(3, commands, tmp_path)
-    assert done.returncode == 0, done.stderr[-4000:]
-    for name, path in cases.items():
-        assert main(["train", str(path), "--out", str(tmp_path / "one" / name)]) == 0
-        found, expected = (lines(tmp_path / which / name) for which in ("several", "one"))
-        apart = abs(found[0]["loss"] / expected[0]["loss"] - 1)
-        assert apart > 1e-3 if name == "apart" else apart < 1e-6, name
-        assert name == "apart" or found[1]["loss"] == pytest.approx(expected[1]["loss"], rel=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_killed_run_resumes_with_another_number_of_processes(manifest: Path, tmp_path: Path) -> None:
     settings = content(manifest, tmp_path, epochs=36, steps_per_epoch=2)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", settings)
     assert main(["train", str(recipe), "--out", str(tmp_path / "one")]) == 0
     run, random = tmp_path / "several", np.random.default_rng(11)
-    for number, victim in enumerate(["first", "another", "launcher", "another", "first"] * 2):
+    for number, victim in enumerate(["first", "another", "first"]):
         launcher = started(recipe, run, (3, 2)[number % 2])
         after = epochs(run) + int(random.integers(1, 4))
         wait_for(lambda after=after: epochs(run) >= after)
         time.sleep(float(random.uniform(0, 0.1)))
         ranks = ranks_of(launcher.pid)
-        os.kill({"launcher": launcher.pid, "first": ranks[0], "another": ranks[1]}[victim], signal.SIGKILL)
+        os.kill(ranks[victim != "first"], signal.SIGKILL)
         _, said = launcher.communicate(timeout=120)
         assert launcher.returncode != 0
-        assert victim == "launcher" or "connection" in said or "stopped at step" in said, said
+        assert "lost another process" in said, said
         wait_for(lambda ranks=ranks: not any(Path(f"/proc/{pid}").exists() for pid in ranks.values()))
         assert not (run / "only" / "done.json").exists(), "it was over before it could be killed"
     assert main(["train", str(recipe), "--out", str(run)]) == 0
     assert [line["epoch"] for line in lines(run)] == list(range(1, 37))
     assert_alike(tmp_path / "one", run)
-
-
-def test_restarted_processes_ignore_torch_store_entries_of_earlier_starts() -> None:
-    """Three threads replace three processes; the store has entries of two earlier starts, the second of which ended
-    halfway."""
-    from torch.distributed import HashStore
-
-    store = HashStore()
-    for attempt in (b"first", b"second", b"third"):
-        with ThreadPoolExecutor(3) as pool:
-            starts = [pool.submit(this_start, store, rank, 3) for rank in (0, 1)]
-            _, waiting = wait(starts, timeout=0.2)
-            assert starts[0] in waiting, "the first process goes on without the third"
-            starts.append(pool.submit(this_start, store, 2, 3))
-            parts = [start.result(60) for start in starts]
-        assert not parts[0].check(["address"]), "a key of an earlier start is seen"
-        parts[0].set("address", attempt)
-        assert [part.get("address") for part in parts] == [attempt] * 3
-        store.set("start of 1", "one that was killed before it was answered")
-
-
-@pytest.mark.slow
-def test_torchrun_restart_resumes_from_last_checkpoint(manifest: Path, tmp_path: Path) -> None:
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
-    run = tmp_path / "run"
-    late = "import os, time\nif os.environ.get('RANK') == '1': time.sleep(3)\n"  # the first looks for the other first
-    (tmp_path / "sitecustomize.py").write_text(late)
-    launcher = started(recipe, run, 2, restarts=2, modules=tmp_path)
-    wait_for(lambda: epochs(run) >= 3)
-    os.kill(ranks_of(launcher.pid)[1], signal.SIGKILL)
-    _, said = launcher.communicate(timeout=300)
-    assert launcher.returncode == 0, said
-    assert [line["epoch"] for line in lines(run)] == list(range(1, 21))
-    assert "from step 6" in said or "from step 8" in said or "from step 10" in said, said
-
-
-@pytest.mark.slow
-def test_processes_without_a_shared_folder_are_refused(manifest: Path, tmp_path: Path) -> None:
-    """The second process works in another folder, so that it does not see the first one's checkpoint."""
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
-    stopped = subprocess.Popen(
-        [sys.executable, "-m", "system", "train", str(recipe), "--out", "run", "--device", "cpu"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    wait_for(lambda: epochs(tmp_path / "run") >= 2)
-    stopped.kill()
-    stopped.wait()
-    there, elsewhere = tmp_path.as_posix(), (tmp_path / "elsewhere").as_posix()
-    moves = f"import os\nos.makedirs({elsewhere!r}, exist_ok=True)\n"
-    moves += f"if 'RANK' in os.environ: os.chdir({elsewhere!r} if os.environ['RANK'] == '1' else {there!r})\n"
-    (tmp_path / "sitecustomize.py").write_text(moves)
-    launcher = started(recipe, Path("run"), 2, modules=tmp_path)
-    _, said = launcher.communicate(timeout=120)
-    assert launcher.returncode != 0
-    assert said.count("error: ") == 1, said
-    assert "differs" in said
-
-
-@pytest.mark.slow
-def test_batch_smaller_than_number_of_processes_is_refused(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, batch_size=2))
-    done = together(3, [["train", path, "--out", tmp_path / "run"]], tmp_path)
-    assert done.returncode != 0
-    assert done.stderr.count("error: ") == 1, done.stderr
-    assert "stage only: batch_size 2 is less than the 3 processes; start at most 2" in done.stderr
-    assert main(["check", str(path), "--ranks", "3"]) == 1
-    assert "MISTAKE" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_process_killed_between_batch_norms_gives_error_message(manifest: Path, tmp_path: Path) -> None:
-    made = content(manifest, tmp_path, CRNN, losses=[NT_XENT], epochs=100, steps_per_epoch=1)
-    made["model"] |= {"audio": CRNN, "text": made["model"]["text"] | {"dim": 24}}
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", made)
-    for attempt in range(3):
-        launcher = started(recipe, tmp_path / "run", 2)
-        before = epochs(tmp_path / "run")
-        wait_for(lambda before=before: epochs(tmp_path / "run") > before)
-        time.sleep(0.05 * attempt)
-        os.kill(ranks_of(launcher.pid)[1], signal.SIGKILL)
-        _, said = launcher.communicate(timeout=120)
-        assert "connection" in said or "stopped at step" in said, said
-        assert "RuntimeError" not in said, said
 
 
 @pytest.mark.slow
@@ -317,23 +203,6 @@ def test_torchrun_commands_in_the_readme_run_without_errors(manifest: Path, tmp_
         assert done.returncode == 0, done.stderr
         assert "2 processes" in done.stderr
         shutil.rmtree(tmp_path / "runs")
-
-
-@pytest.mark.slow
-def test_plan_estimates_exchanged_bytes_within_10_percent(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Within 10 % of the bytes that a process got in a step, and no further."""
-    for chunk in (None, 2):
-        path = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, grad_cache_chunk=chunk, epochs=1))
-        run, measured = tmp_path / f"run{chunk}", tmp_path / "received.json"
-        assert main(["check", str(path), "--ranks", "3"]) == 0
-        line = fact(capsys.readouterr().out, "only on 3 processes")
-        said = [float(found) * 1024 for found in re.findall(r"([0-9.]+) KiB of", line)]
-        done = together(3, [["train", path, "--out", run]], tmp_path, received=measured)
-        assert done.returncode == 0, done.stderr
-        found = json.loads(measured.read_text())
-        assert said == pytest.approx([found["embeddings"], found["gradients"]], rel=0.1)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from system.losses.base import BatchScores
 from system.models.cosine import cosine
 from system.models.embeddings import Embedded
 from system.recipe import schema
-from system.training.schedule import learning_rates
+from system.training.schedule import learning_rate
 
 POSITIVES = NtXent(kind="nt_xent", weight=1, temperature="learned", same_clip="positives")
 DISTILL = Distill(kind="distill", weight=1, teachers=["one", "two", "three"], temperature="learned")
@@ -188,17 +188,16 @@ def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
         golden["lr25_epoch_batch"], golden["lr25"], golden["lr25_small_batch"], strict=True
     ):
         step = int(epoch) * steps + int(batch)
-        assert learning_rates(stage(16, 2e-5), [2e-5, 5e-6], step, steps, []) == pytest.approx(
-            [large, small], abs=1e-12, rel=0
-        )
+        found = [learning_rate(stage(16, 2e-5), base, step, steps, []) for base in (2e-5, 5e-6)]
+        assert found == pytest.approx([large, small], abs=1e-12, rel=0)
     for epoch, group, line in zip(golden["lr24_epoch"], golden["lr24_groups"], golden["lr24_linear"], strict=True):
         step = round(epoch * steps)
         assert step / steps == pytest.approx(epoch)
         bases = [4e-6, 2e-5, 2e-5, 2e-5]
-        assert learning_rates(stage(15, 2e-5, 0), bases, step, steps, []) == pytest.approx(group, abs=1e-12, rel=0)
-        assert learning_rates(stage(15, 2e-5, 0, "linear"), [2e-5], step, steps, []) == pytest.approx(
-            [line], abs=1e-12, rel=0
-        )
+        found = [learning_rate(stage(15, 2e-5, 0), base, step, steps, []) for base in bases]
+        assert found == pytest.approx(group, abs=1e-12, rel=0)
+        linear = learning_rate(stage(15, 2e-5, 0, "linear"), 2e-5, step, steps, [])
+        assert linear == pytest.approx(line, abs=1e-12, rel=0)
 
 
 def test_epoch_schedule_that_ends_with_its_warm_up_is_refused() -> None:
@@ -208,4 +207,4 @@ def test_epoch_schedule_that_ends_with_its_warm_up_is_refused() -> None:
         kind="epochs", shape="linear", start_lr=0.5, floor_lr=0, warmup_epochs=0, until_epoch=2
     )
     made = schema.Stage.model_construct(schedule=without)
-    assert [learning_rates(made, [1.0], step, 2, [])[0] for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
+    assert [learning_rate(made, 1.0, step, 2, []) for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]

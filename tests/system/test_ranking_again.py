@@ -22,7 +22,6 @@ from system.recipe.load import load_recipe
 from system.runs.find import open_run
 from system.runs.folder import Run
 from system.runs.open import open_trained
-from system.training.stage import StageTraining
 
 QUERIES = ["A deep tone sounds.", "A shrill hum, twice", "a low note"]
 
@@ -37,7 +36,7 @@ def desk(unbroken: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
     def trains(*_: object) -> None:
         raise AssertionError("something is trained")
 
-    monkeypatch.setattr(StageTraining, "run_to_end", trains)
+    monkeypatch.setattr("system.training.train.train_stage", trains)
     return tmp_path
 
 

@@ -4,7 +4,6 @@ Mistakes with data and submissions: tests/test_mistakes.
 """
 
 import json
-import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -340,7 +339,6 @@ def of_another_model(run: Path) -> None:
     state = load_file(path)
     state.pop(sorted(state)[0])
     save_file(state, path)
-    rewrite(run / "finetune/done.json", sha256={})
 
 
 def of_another_expert(run: Path) -> None:
@@ -385,22 +383,11 @@ def test_damaged_run_is_refused_and_left_as_it_is(
     assert not Path("s.npy").exists()
 
 
-@pytest.mark.parametrize("key", ["model", "optimizer", "step"])
-def test_training_state_without_a_part_is_refused(key: str, unbroken: Path, tmp_path: Path) -> None:
-    state = torch.load(unbroken / "finetune/last.pt", weights_only=True)
-    del state[key]
+def test_cut_training_state_is_refused(unbroken: Path, tmp_path: Path) -> None:
     (tmp_path / "finetune").mkdir()
-    torch.save(state, tmp_path / "finetune/last.pt")
-    with pytest.raises(KitError, match=key):
+    (tmp_path / "finetune/last.pt").write_bytes((unbroken / "finetune/last.pt").read_bytes()[:-300])
+    with pytest.raises(KitError, match="damaged"):
         checkpoints.load_state(tmp_path / "finetune")
-
-
-def test_best_checkpoint_is_found_after_a_kill_between_two_files(unbroken: Path, tmp_path: Path, world: Path) -> None:
-    run = shutil.copytree(unbroken, tmp_path / "run")
-    (run / "finetune/checkpoints.json").write_text("{}")
-    for folder, out in ((unbroken, "a.npy"), (run, "b.npy")):
-        assert main(shlex.split(f"rank {folder} --audio {world} --split evaluation --out {tmp_path}/{out}")) == 0
-    assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
 
 
 # --- data: clips, captions and files that do not fit ------------------------------------------------------------------
@@ -506,16 +493,17 @@ def test_full_disk_in_training_loses_nothing(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    saved, calls = checkpoints.save_state, []
+    saved, calls = torch.save, []
 
-    def full_disk(folder: Path, *rest: Any) -> dict[str, str]:
+    def full_disk(state: object, to: Path) -> None:
         calls.append(1)
         if len(calls) == 2:
-            raise OSError(28, "No space left on device", str(folder / "last.pt"))
-        return saved(folder, *rest)
+            to.write_bytes(b"a part")
+            raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
+        saved(state, to)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_state", full_disk)
+        patch.setattr(torch, "save", full_disk)
         assert "last.pt" in refusal("system", f"train {path} --out {tmp_path}/run", capsys)
     for name in ("run", "whole"):
         assert main(["train", str(path), "--out", str(tmp_path / name)]) == 0
@@ -529,7 +517,7 @@ def test_full_gpu_memory_is_refused_with_the_batch_size(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("system.training.stage.add_gradients", full)
+    monkeypatch.setattr("system.training.train.add_gradients", full)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     assert "grad_cache_chunk" in refusal("system", f"train {path} --out {tmp_path}/run", capsys)
 

@@ -21,7 +21,6 @@ from system.models.embeddings import concatenate_embeddings
 from system.models.retrieval import RetrievalModel
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.training import step
 from system.training.step import add_gradients, audio_chunks, caption_chunks, read_numbers
 
 CPU = torch.device("cpu")
@@ -122,34 +121,6 @@ def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
     add_gradients(cached, batch, stage.model_copy(update={"grad_cache_chunk": 5}), "float32", scaler())
     assert (grads(cached) - grads(plain)).abs().max() / grads(plain).abs().max() < 1e-5
     assert all(p.grad is None for p in cached.text.parameters())
-
-
-@pytest.mark.parametrize("at_once", [None, 5])
-def test_audio_gradients_are_exchanged_before_the_backward_pass_of_the_text(
-    world: World, monkeypatch: pytest.MonkeyPatch, at_once: int | None
-) -> None:
-    """Every trained parameter is exchanged once; at the first exchange, no text parameter has a gradient yet."""
-    begun: list[list[torch.nn.Parameter]] = []
-    finished: list[int] = []
-
-    class Sums:
-        def begin(self, parameters: list[torch.nn.Parameter]) -> None:
-            begun.append(parameters)
-            has_gradient = [parameter.grad is not None for parameter in model.text.parameters()]
-            assert all(parameter.grad is not None for parameter in model.audio.parameters())
-            assert all(has_gradient) if len(begun) == 2 else not any(has_gradient)
-
-        def finish(self) -> None:
-            finished.append(len(begun))
-
-    monkeypatch.setattr(step, "GradientSums", Sums)
-    batch, model = collate(world.items, world.features, world.relevance), world.model(0.0)
-    stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
-    step._add_gradients_by_chunks(model, batch, stage, "float32", scaler())
-    audio, rest = ({id(parameter) for parameter in one} for one in begun)
-    assert audio == {id(parameter) for parameter in model.audio.parameters()}
-    assert rest == {id(parameter) for parameter in model.parameters()} - audio
-    assert finished == [2]
 
 
 def test_training_step_returns_a_nan_loss_with_and_without_grad_cache(world: World) -> None:

@@ -94,10 +94,10 @@ def test_stage_is_trained_with_an_earlier_stage_as_teacher(distilled: Path, tmp_
 def test_killed_and_resumed_distillation_matches_uninterrupted_run(
     distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from system.training import stage
+    from system.training import train
 
     calls: list[int] = []
-    gradients = stage.add_gradients
+    gradients = train.add_gradients
 
     def broken_off(*arguments: Any) -> Any:
         calls.append(1)
@@ -109,7 +109,7 @@ def test_killed_and_resumed_distillation_matches_uninterrupted_run(
     steps = json.loads((distilled / "finetune/done.json").read_text())["steps"]
     broken_off_at = json.loads((distilled / "pretrain/done.json").read_text())["steps"] + steps // 2 + 2
     with monkeypatch.context() as patched:
-        patched.setattr(stage, "add_gradients", broken_off)
+        patched.setattr(train, "add_gradients", broken_off)
         assert main(command) == 130
     assert (tmp_path / "again/finetune/last.pt").exists()
     assert main(command) == 0
