@@ -98,7 +98,7 @@ def _read(files: tuple[str, ...], states: tuple[int, ...], kind: Kind, column: s
 
 def _read_npz(file: str, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
     """Return the names and embeddings of one kind. Raises ValueError for other arrays."""
-    with np.load(file, allow_pickle=False) as content:
+    with Path(file).open("rb") as opened, np.load(opened, allow_pickle=False) as content:
         if missing := {column, "embedding"} - set(content.files):
             raise ValueError(f"no array {min(missing)}")
         chosen = content["kind"] == kind if "kind" in content else slice(None)

@@ -16,7 +16,7 @@ _VERBS = {
         "list\n  lbar recipes new mine --from clotho\n  lbar recipes keys stages.optimizer",
     ),
     "check": (
-        "print all mistakes of a recipe or a study, or, without mistakes, its plan: the needed data, disk and memory",
+        "print all mistakes of a recipe or a study, or what it needs and what is missing",
         "recipes/quickstart.yaml",
     ),
     "download": (

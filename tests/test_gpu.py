@@ -12,9 +12,8 @@ from several import together
 
 from data_tools.manifest import read_manifest
 from system.__main__ import main
-from system.batches.collate import Feed, collate
-from system.batches.crops import Crops
-from system.batches.sampler import Item, Sampler, make_items
+from system.batches.items import Item, Sampler, make_items
+from system.batches.loader import Crops, Feed, collate
 from system.features.build import build_features
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
@@ -47,22 +46,17 @@ def crops_of(sampler: Sampler, longest: int | None, step: int) -> Crops | None:
 
 
 @pytest.mark.parametrize("longest", [None, 9])
-def test_frames_kept_on_the_gpu_match_the_frames_in_the_banks(world: Path, tmp_path: Path, longest: int | None) -> None:
+def test_batches_read_ahead_arrive_on_the_gpu_unchanged(world: Path, tmp_path: Path, longest: int | None) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     sampler = Sampler([make_items(clips, "clip")], "size", 8, 2, (1, 0))
     with closing(Feed(sampler, features, None, GPU, None, longest)) as feed:
-        ahead = feed.batch(2)
-        assert feed.resident is None, "not before the first step"
-        feed.copy_frames_if_room()
-        assert feed.resident is not None
-        found = feed.batch(3)
-    earlier = collate(sampler.batch(2), features, crops=crops_of(sampler, longest, 2))
-    assert torch.equal(ahead.audio["logmel"].values.cpu(), earlier.audio["logmel"].values)
-    expected = collate(sampler.batch(3), features, crops=crops_of(sampler, longest, 3))
-    assert found.captions == expected.captions
-    assert torch.equal(found.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
+        found = {step: feed.batch(step) for step in (2, 3)}
+    for step, one in found.items():
+        expected = collate(sampler.batch(step), features, crops=crops_of(sampler, longest, step))
+        assert one.captions == expected.captions
+        assert torch.equal(one.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])

@@ -9,6 +9,7 @@ import urllib.request
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from data_tools.errors import DataError, first_line
 from data_tools.files import read_json
@@ -43,14 +44,20 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
                 f"{kind} {name}: the Python package {name} is not installed; install it (pip install {name}) or "
                 "name another model"
             ) from None
-    return next((folder for owned in _hub_names(name) if (folder := _cached_folder(owned))), None)
-
-
-def installed_as(name: str) -> str:
-    """Return a hint for a name that the hub does not have: the installed package that contains that model, or ""."""
+    cached = next((folder for owned in _hub_names(name) if (folder := _cached_folder(owned))), None)
     package = CARRIED.get(name.rpartition("/")[2])
-    is_installed = package is not None and find_spec(PACKAGES[package]) is not None
-    return f"; the installed package {package} contains this model: use {package} instead" if is_installed else ""
+    if cached is None and package is not None and find_spec(PACKAGES[package]) is not None:
+        return local_folder(package)
+    return cached
+
+
+def config_of(name: str, kind: str = "text model") -> dict[str, Any] | None:
+    """Return the content of a model's config.json; None if the model is not on this machine, or has no such file."""
+    try:
+        folder = local_folder(name, kind)
+        return None if folder is None else dict(read_json(folder / "config.json"))
+    except (OSError, ValueError, TypeError, DataError):
+        return None
 
 
 def fetch(name: str, kind: str = "text model") -> Path:
@@ -63,7 +70,6 @@ def fetch(name: str, kind: str = "text model") -> Path:
     from huggingface_hub import constants, snapshot_download
 
     hint = f"download the model while online (lbar download RECIPE), or give a folder that contains {name}"
-    hint += installed_as(name)
     if _is_path(name):
         raise DataError(f"{kind} {name}: no such folder; give a folder that contains a model, or a Hugging Face name")
     if not _server_answers(constants.ENDPOINT):
@@ -88,9 +94,24 @@ def folder_problem(folder: Path) -> str | None:
     """Describe why a folder cannot be a model in the hub's form: no configuration, or no weights; None for a model."""
     if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
         return "the folder contains no model (no config.json or modules.json)"
+    if _needs_own_code(folder):
+        return "the model needs Python code of its own, which is never run; name a model that transformers has itself"
     if missing := modules_without_weights(folder):
         return f"the folder contains no weights ({missing[0]}{WEIGHTS[0]} or {missing[0]}{WEIGHTS[1]})"
     return None
+
+
+def _needs_own_code(folder: Path) -> bool:
+    """Return whether a model's configuration names code in its folder, and the library has no such model."""
+    try:
+        config = read_json(folder / "config.json")
+        if "auto_map" not in config:
+            return False
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        return config.get("model_type") not in CONFIG_MAPPING
+    except (OSError, TypeError, DataError):
+        return False
 
 
 def configuration_files(folder: Path) -> list[Path]:

@@ -212,6 +212,8 @@ def run(arguments: argparse.Namespace) -> int:
         with lock_of(out):
             _require_rate(out, arguments.rate)
             remove_parts(out)  # of a killed call
+            for preview in out.glob(".*.mp3"):
+                preview.unlink()
             sounds, lost = asyncio.run(work(store))
     write_table(out / "lost.csv", ["freesound_id", "why"], [(str(number), why) for number, why in lost.items()])
     present = [sound for sound in sounds if sound.id not in lost]

@@ -8,7 +8,7 @@ format of resolved.json is defined in recipe.py.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -265,7 +265,6 @@ class Provenance(Record):
         teachers: Dict from teacher to the checksums of the files that identify its weights.
         augment: Checksums of the files that are read for random changes of the training data (augmentation), and of
             files that name the relevant clips of validation queries.
-        waveforms: `bank` or `files`: whether waveforms were read from a bank or from the audio files.
         started_in: Folder to which paths in the recipe are relative; it is itself relative to the run's folder.
         sha256: Checksums of the run's files.
     """
@@ -288,7 +287,6 @@ class Provenance(Record):
     starts: dict[str, str]
     teachers: dict[str, dict[str, str]] = {}
     augment: dict[str, str] = {}
-    waveforms: Literal["bank", "files"] | None = None
     audio: dict[str, str] = {}
     contents: dict[str, str] = {}
     started_in: str | None = None

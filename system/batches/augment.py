@@ -1,183 +1,212 @@
-"""Random changes of a batch's items.
-
-This file never imports torch.
-"""
+"""Random changes of training items: other captions, and mixed clips."""
 
 import copy
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from data_tools.errors import KitError
-from data_tools.manifest import Clip
-from data_tools.words import words_of
-from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
-from system.batches.augment_settings import Augment
-from system.batches.mixing import join_captions
-from system.batches.sampler import Added, Item
-from system.batches.word_edits import edit_caption
+from data_tools.errors import DataError, KitError
+from data_tools.files import require_file
+from data_tools.manifest import Clip, check_caption
+from data_tools.settings import Strict, mistakes
+from data_tools.tables import read_table
+from system.batches.items import Added, Item
 
 Random = np.random.Generator
+Probability = Annotated[float, Field(gt=0, le=1)]
 
 
-class _Partner(NamedTuple):
-    """The clip that is added to an item, with the indices of its captions, or with one caption of both clips."""
+class Captions(Strict):
+    """Replacement of captions by alternatives, such as GPT's variations or back-translations. All alternatives of a
+    caption are equally probable. Relaxed margins use the new captions, teachers the original ones.
 
-    added: Added
-    numbers: tuple[int, ...]
-    merged: str | None
+    Source: SALSA (2024), with five GPT variations per caption.
+    """
+
+    file: str  # table (.csv): clip (id or file name), caption (index among the clip's captions, from 0), alternative
+    probability: Probability  # that a caption is replaced
+
+
+class Mix(Strict):
+    """Mixing of clips: another training clip is added, so that the item's clip has r dB more power; r is uniform
+    between low_db and high_db. The shorter clip starts at a random position in the longer one. A sum beyond full scale
+    is scaled down as a whole. Each caption of the item is joined with one of the other clip. Losses treat a mixture as
+    a third clip, which matches neither of both. Not for stages with teachers, nor for experts.
+
+    Source: the captioner of Wu et al. (2023; r from -5 to 5 dB), PairMix and MixGen (joined captions). Deviations: Wu
+    et al. always scale the shorter clip, so that half of their mixtures are not at r dB, and compute powers from
+    overlapping frames. PairMix weights the waves.
+    """
+
+    probability: Probability  # that an item is mixed
+    low_db: float = Field(ge=-60, le=60)  # smallest r: level of the item's clip above the other clip
+    high_db: float = Field(ge=-60, le=60)  # largest r
+    joined_by: str  # text between both captions, such as "and"; it may be empty
+
+    @model_validator(mode="after")
+    def _require_range(self) -> "Mix":
+        faults = [(("low_db",), "low_db is above high_db; exchange both")] if self.low_db > self.high_db else []
+        if error := mistakes(faults):
+            raise error
+        return self
+
+
+class Augment(Strict):
+    """Random changes of training data, a function of seed, stage and step. Each kind has random numbers of its own, so
+    that one more kind changes neither the other one nor the choice of clips and captions.
+    """
+
+    captions: Captions | None = None  # replace captions by alternatives
+    mix: Mix | None = None  # mix two clips
+
+    def files(self) -> list[str]:
+        """Return the paths of the files to read."""
+        return [self.captions.file] if self.captions else []
 
 
 class Augmentation:
-    """Random changes of a training step's items, by the settings in augment_settings.py.
-
-    clips: All clips for training, with captions or without. notes: For each file that the settings name, a text that
-    states how many of its lines fit no training item. Raises DataError for a file that cannot be read, or whose lines
-    do not fit the clips. Raises KitError if fewer than two clips can be mixed.
-    """
+    """The random changes of a training step's items."""
 
     def __init__(self, settings: Augment, clips: Sequence[Clip]) -> None:
-        """Read the files that the settings name, and store the clips that can be mixed."""
-        self.settings = settings
-        self.notes: list[str] = []
-        self._alternatives: dict[tuple[str, int], list[str]] = {}
-        if settings.captions:
-            self._alternatives, note = read_alternatives(Path(settings.captions.file), clips)
-            self.notes.append(note)
-        self._merged: dict[str, list[tuple[Clip, str]]] = {}
-        if settings.mix and settings.mix.merged:
-            self._merged, note = read_merged(Path(settings.mix.merged), clips)
-            self.notes.append(note)
-        self._synonyms: dict[str, list[str]] | None = None
-        if settings.edits and settings.edits.synonyms:
-            texts = [*(caption for clip in clips for caption in clip.captions), *self.alternative_texts()]
-            words = {word for text in texts for word in words_of(text)}
-            self._synonyms, note = read_synonyms(Path(settings.edits.synonyms), words)
-            self.notes.append(note)
+        """Read the alternatives.
+
+        Raises:
+            DataError: The file is missing or does not fit the clips.
+            KitError: Fewer than two clips can be mixed.
+        """
+        self.captions, self.mix = settings.captions, settings.mix
+        self._alternatives = read_alternatives(Path(self.captions.file), clips) if self.captions else {}
         self._set_mixing_pool(clips)
 
-    @property
-    def mixes(self) -> bool:
-        """Whether clips are mixed with other training clips."""
-        return self.settings.mix is not None
-
     def limited_to(self, clips: Sequence[Clip]) -> "Augmentation":
-        """Return a copy of the augmentation that mixes items only with clips of the given list.
-
-        All clips of the list must have frames.
-        """
+        """Return a copy that mixes only with the given clips."""
         found = copy.copy(self)
         found._set_mixing_pool(clips)
         return found
 
     def _set_mixing_pool(self, clips: Sequence[Clip]) -> None:
-        """Store the clips that may be mixed, those with captions. Raises KitError if there are too few for mixing."""
         self._pool = list({clip.id: clip for clip in clips if clip.captions}.values())
         self._position = {clip.id: position for position, clip in enumerate(self._pool)}
-        self._merged = {
-            clip_id: [(other, caption) for other, caption in others if other.id in self._position]
-            for clip_id, others in self._merged.items()
-        }
-        if self.mixes and len(self._pool) < 2:
-            raise KitError(
-                f"augment.mix needs at least two training clips with captions, but the stage has {len(self._pool)}; "
-                "add clips, or remove mix from the stage's augment"
-            )
+        if self.mix and len(self._pool) < 2:
+            raise KitError("augment.mix needs at least two training clips with captions; add clips, or remove mix")
 
-    def alternative_texts(self) -> list[str]:
-        """Return all caption alternatives that may replace captions, in the order of their files."""
-        merged = {caption: None for others in self._merged.values() for _, caption in others}
-        return [*(text for texts in self._alternatives.values() for text in texts), *merged]
-
-    def texts_with_new_words(self) -> list[str]:
-        """Return the texts whose words may be added to captions: all synonyms, and the text that joins two captions."""
-        mix = self.settings.mix
-        found = [text for texts in (self._synonyms or {}).values() for text in texts]
-        return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
+    def new_texts(self) -> list[str]:
+        """Return all texts that may be added to captions."""
+        joined_by = [self.mix.joined_by] if self.mix and self.mix.joined_by else []
+        return [*(text for texts in self._alternatives.values() for text in texts), *joined_by]
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
-        """Return the items of a training step with random changes, which depend only on `seed`.
-
-        items: Items with original captions. seed: Numbers that determine all random draws of the step.
-        """
-        changed = list(items)
-        partners: list[_Partner | None] = [None] * len(items)
-        if self.settings.mix:
-            draw = np.random.default_rng([*seed, 3])
-            partners = [self._draw_partner(item, draw) for item in items]
+        """Change the items of a training step; all draws are a function of the seed."""
+        draw = np.random.default_rng([*seed, 3])
+        partners = [self._draw_partner(item, draw) for item in items]
         draw = np.random.default_rng([*seed, 1])
-        if self.settings.captions:
-            changed = [item._replace(captions=self._draw_captions(item.clip, item.numbers, draw)) for item in changed]
-        changed = [
-            item if partner is None else self._mix_item(item, partner, draw)
-            for item, partner in zip(changed, partners, strict=True)
-        ]
-        if self.settings.edits:
-            draw = np.random.default_rng([*seed, 2])
-            changed = [item._replace(captions=self._edit_captions(item.captions, draw)) for item in changed]
-        return changed
+        changed = [item._replace(captions=self._draw_captions(item.clip, item.numbers, draw)) for item in items]
+        return [self._mix_item(*pair, draw) for pair in zip(changed, partners, strict=True)]
 
-    def _draw_partner(self, item: Item, draw: Random) -> _Partner | None:
-        """Draw at random the clip that is mixed into an item; None if the item is not mixed.
-
-        Four random numbers are always drawn per item. If captions are joined, one more is drawn per caption.
-        """
-        mix = self.settings.mix
-        assert mix
-        chance, which, level, offset = draw.random(4).tolist()
-        if chance >= mix.probability:
+    def _draw_partner(self, item: Item, draw: Random) -> "_Partner | None":
+        """Draw the clip that is mixed into an item and its captions; always four numbers, and one per caption."""
+        if self.mix is None:
             return None
-        decibels = mix.low_db + level * (mix.high_db - mix.low_db)
-        if mix.merged is not None:
-            others = self._merged.get(item.clip.id)
-            if not others:
-                return None
-            other, caption = others[int(which * len(others))]
-            return _Partner(Added(other, decibels, offset), (), caption)
+        chance, which, level, offset = draw.random(4).tolist()
+        if chance >= self.mix.probability:
+            return None
         index = int(which * (len(self._pool) - 1))
         other = self._pool[index + (index >= self._position[item.clip.id])]
         count, available = len(item.captions), len(other.captions)
         numbers = draw.choice(available, count, replace=available < count).tolist()
-        return _Partner(Added(other, decibels, offset), tuple(numbers), None)
+        decibels = self.mix.low_db + level * (self.mix.high_db - self.mix.low_db)
+        return _Partner(Added(other, decibels, offset), tuple(numbers))
 
-    def _mix_item(self, item: Item, partner: _Partner, draw: Random) -> Item:
-        """Return a mixed item: the item with the clip of its `partner` added.
-
-        If a file has a caption that describes both clips, this is the mixed item's only caption. Otherwise each caption
-        of the item is joined with one of the partner. draw: Random numbers for replacing the partner's captions by
-        alternatives.
-        """
-        if partner.merged is not None:
-            return Item(item.clip, (partner.merged,), item.numbers[:1], partner.added)
-        mix = self.settings.mix
-        assert mix
+    def _mix_item(self, item: Item, partner: "_Partner | None", draw: Random) -> Item:
+        if partner is None or self.mix is None:
+            return item
         others = self._draw_captions(partner.added.clip, partner.numbers, draw)
-        by = mix.joined_by or ""
-        captions = tuple(join_captions(*pair, by) for pair in zip(item.captions, others, strict=True))
-        return Item(item.clip, captions, item.numbers, partner.added)
+        joined = (join_captions(*pair, self.mix.joined_by) for pair in zip(item.captions, others, strict=True))
+        return item._replace(captions=tuple(joined), added=partner.added)
 
     def _draw_captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
-        """Return the captions of a clip with the indexes `numbers`, each possibly replaced by a random alternative.
-
-        There are always two random draws per caption, so that later draws do not depend on the settings.
-        """
-        if not self.settings.captions:
+        """Draw a clip's captions with the given numbers, or their alternatives; always two draws per caption."""
+        if self.captions is None:
             return tuple(clip.captions[number] for number in numbers)
         captions = []
         for number in numbers:
             chance, which = draw.random(2)
             others = self._alternatives.get((clip.id, number))
-            is_replaced = others and chance < self.settings.captions.probability
+            is_replaced = others and chance < self.captions.probability
             captions.append(others[int(which * len(others))] if others and is_replaced else clip.captions[number])
         return tuple(captions)
 
-    def _edit_captions(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:
-        """Edit the words of captions at random; a caption is edited with the probability that the settings state."""
-        edits = self.settings.edits
-        assert edits
-        return tuple(
-            edit_caption(caption, edits.rate, self._synonyms, draw) if draw.random() < edits.probability else caption
-            for caption in captions
-        )
+
+class _Partner(NamedTuple):
+    """A clip that is mixed into an item, and the numbers of its captions."""
+
+    added: Added
+    numbers: tuple[int, ...]
+
+
+def read_alternatives(path: Path, clips: Sequence[Clip]) -> dict[tuple[str, int], list[str]]:
+    """Read a table of alternative captions, by clip id and number of the caption.
+
+    Raises:
+        DataError: The file is missing, a line has an unknown caption or an ambiguous file name, or no line names a
+            training clip; lines of other clips are skipped.
+    """
+    require_file(path, "correct the path, or remove its key from the stage's augment")
+    named: dict[str, list[Clip]] = {}
+    for clip in {clip.id: clip for clip in clips}.values():
+        for name in {clip.id, clip.file_name}:
+            named.setdefault(name, []).append(clip)
+    found: dict[tuple[str, int], list[str]] = {}
+    for line, row in read_table(path, ["clip", "caption", "alternative"]):
+        where, number = f"{path}, line {line}", row["caption"]
+        check_caption(row["alternative"], where)
+        if not re.fullmatch("[0-9]{1,9}", number):
+            raise DataError(f"{where}: caption {number[:40]!r} is not a number; captions are numbered from 0")
+        known = named.get(row["clip"], [])
+        if len(known) > 1:
+            raise DataError(f"{where}: several clips have the file name {row['clip']!r}; give the clip's id")
+        if known and int(number) >= len(known[0].captions):
+            raise DataError(f"{where}: clip {row['clip']!r} has no caption {number}; they are numbered from 0")
+        if known:
+            found.setdefault((known[0].id, int(number)), []).append(row["alternative"])
+    if not found:
+        raise DataError(f"{path}: no line names a training clip; name clips by id or file name in the manifest")
+    return found
+
+
+def mix_waves(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
+    """Add two waves, the second one scaled to `decibels` below the first; only the result is rounded.
+
+    Args:
+        wave, added: (T, 1) and (U, 1) int16; not scaled if one of them is silent.
+        decibels: How much more power (mean square) the first wave gets.
+        offset: Start of the shorter wave, in [0, 1): 0 if both begin together, near 1 if both end together.
+
+    Returns:
+        (max(T, U), 1) int16, scaled down as a whole if it is beyond full scale.
+    """
+    waves = [samples[:, 0].astype(np.float32) for samples in (wave, added)]
+    powers = [float(np.square(samples).mean(dtype=np.float64)) for samples in waves]
+    gain = np.sqrt(powers[0] / (10 ** (decibels / 10) * powers[1])) if all(powers) else 1.0
+    waves[1] *= np.float32(gain)
+    spare = abs(len(wave) - len(added))
+    first = min(int(offset * (spare + 1)), spare)
+    shorter, longer = sorted(waves, key=len)
+    longer[first : first + len(shorter)] += shorter
+    limits = np.iinfo(np.int16)
+    if longer.max() > limits.max or longer.min() < limits.min:
+        longer *= np.float32(limits.max / np.abs(longer).max())
+    return np.rint(longer).astype(np.int16)[:, None]
+
+
+def join_captions(caption: str, other: str, by: str) -> str:
+    """Join two captions; the first one loses the punctuation at its end.
+
+    >>> join_captions("A dog barks.", "It rains.", "and")
+    'A dog barks and It rains.'
+    """
+    return " ".join(part for part in (caption.rstrip(" .,;:!?"), by.strip(), other) if part)

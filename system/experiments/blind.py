@@ -137,7 +137,6 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
                 device=device,
                 content=content,
                 waveforms="files",
-                threads=recipe.decode_threads,
                 whole={clip.id for clip in clips},
             )
             broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]

@@ -26,7 +26,7 @@ from system.recipe import schema
 from system.runs.folder import Run
 
 if TYPE_CHECKING:
-    from system.batches.teachers import Taught
+    from system.batches.loader import Taught
     from system.features.build import Features
     from system.models.retrieval import RetrievalModel
     from system.ranking.model import ModelRanker

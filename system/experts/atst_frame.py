@@ -34,7 +34,6 @@ class AtstFrameExpert(SegmentExpert):
     usual: ClassVar[dict[str, Any]] = {"weights": "atstframe_base.ckpt", "segment_seconds": 10.0, "output": "clip"}
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DIM
-    cost: ClassVar[float] = 0.05
     parameters: ClassVar[int] = PARAMETERS
 
     @property

@@ -94,7 +94,7 @@ class Resampled(Strict):
 class ExpertSettings(Resampled):
     """Settings of one frozen audio model in a recipe.
 
-    A subclass defines `kind`, `rate` (in Hz), `dim`, `frames_per_second`, `cost`, `parameters`, the paths of its
+    A subclass defines `kind`, `rate` (in Hz), `dim`, `frames_per_second`, `parameters`, the paths of its
     weights, and `load`. Only `load` imports torch. If the frames of `load` change, increase `version`.
     """
 
@@ -106,7 +106,6 @@ class ExpertSettings(Resampled):
     computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
     reads_clips: ClassVar[bool] = True  # whether a clip's file is read
     licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
-    cost: ClassVar[float] = 0.0  # measured seconds of two CPU cores per second of audio, for plans
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:

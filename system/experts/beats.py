@@ -44,7 +44,6 @@ class BeatsExpert(SegmentExpert, PublishedWeights):
     licence: ClassVar[str] = LICENCE
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DIM
-    cost: ClassVar[float] = 0.11
     parameters: ClassVar[int] = PARAMETERS
 
     @property

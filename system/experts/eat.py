@@ -47,7 +47,6 @@ class EatExpert(SegmentExpert):
     }
     licence: ClassVar[str] = LICENCE
     rate: ClassVar[int] = RATE
-    cost: ClassVar[float] = 0.08
     parameters: ClassVar[int] = PARAMETERS
 
     @property

@@ -31,7 +31,6 @@ class EfficientATExpert(SegmentExpert):
         "output": "clip",
     }
     rate: ClassVar[int] = RATE
-    cost: ClassVar[float] = 0.025
     parameters: ClassVar[int] = 4_876_831  # of mn10, with its classifier
 
     @property

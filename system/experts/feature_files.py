@@ -42,7 +42,6 @@ class FeatureFiles(ExpertSettings):
 
     usual: ClassVar[dict[str, object]] = {"values": 768, "hop_seconds": 1.0, "model": "MS-CLAP"}
     rate: ClassVar[int] = 44_100  # of MS-CLAP; no audio is read
-    cost: ClassVar[float] = 0.00001  # reading alone
 
     @property
     def dim(self) -> int:

@@ -35,7 +35,6 @@ class HuggingFaceExpert(SegmentExpert):
         "segment_seconds": 10.0,
         "output": "clip",
     }
-    cost: ClassVar[float] = 0.05  # of CLAP
 
     @classmethod
     def with_weights_in(cls, folder: Path) -> Self:

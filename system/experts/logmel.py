@@ -77,7 +77,6 @@ class LogMel(MelSettings):
     stack: int = Field(ge=1, le=64)  # columns per frame
 
     usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 16_000, "stack": 4}
-    cost: ClassVar[float] = 0.001  # a front-end in float64
 
     @property
     def dim(self) -> int:
@@ -137,7 +136,6 @@ class LogMelSlaney(MelSettings):
     usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 44_100, "lowest": 12, "highest": 8_000}
     version: ClassVar[int] = 2
     dtype: ClassVar[str] = "float32"
-    cost: ClassVar[float] = 0.0005
 
     @model_validator(mode="after")
     def _require_rising_frequencies(self) -> "LogMelSlaney":

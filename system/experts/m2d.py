@@ -40,7 +40,6 @@ class M2dExpert(M2dInput, SegmentExpert, PublishedWeights):
         "output": "clip",
     }
     licence: ClassVar[str] = LICENCE
-    cost: ClassVar[float] = 0.05
     parameters: ClassVar[int] = PARAMETERS
 
     @property
@@ -87,7 +86,6 @@ class M2dClapExpert(SegmentExpert, PublishedWeights):
     licence: ClassVar[str] = LICENCE
     rate: ClassVar[int] = CLAP_GEOMETRY.rate
     dim: ClassVar[int] = DIM
-    cost: ClassVar[float] = 0.05
     parameters: ClassVar[int] = CLAP_PARAMETERS
 
     @property

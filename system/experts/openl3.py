@@ -57,7 +57,6 @@ class OpenL3(PublishedWeights):
     dim: ClassVar[int] = CHANNELS[-1]
     frames_per_second: ClassVar[float] = RATE / HOP
     first_centre: ClassVar[float] = 0.0
-    cost: ClassVar[float] = 0.27
     parameters: ClassVar[int] = 4_687_042  # without the front-end's frozen kernels, as in the paper
 
     def load(self, device: "torch.device") -> Frames:

@@ -78,7 +78,6 @@ class PannsCnn14(PannsExpert):
     rate: ClassVar[int] = 16_000
     fft: ClassVar[int] = 512
     hop: ClassVar[int] = 160
-    cost: ClassVar[float] = 0.024
     parameters: ClassVar[int] = 81_033_231  # with the frozen front-end and the classifier, as in the paper
 
     def known_sha256(self) -> dict[str, str]:
@@ -97,5 +96,4 @@ class PannsResNet38(PannsExpert):
     rate: ClassVar[int] = RATE
     fft: ClassVar[int] = FFT
     hop: ClassVar[int] = HOP
-    cost: ClassVar[float] = 0.027
     parameters: ClassVar[int] = 74_866_703  # with the frozen front-end and the classifier, as in the paper

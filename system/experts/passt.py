@@ -33,7 +33,6 @@ class PasstExpert(SegmentExpert):
     }
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DIM
-    cost: ClassVar[float] = 0.08
     parameters: ClassVar[int] = 86_122_270  # of s16, with its three classifiers
 
     @property

@@ -59,7 +59,6 @@ class Vggish(PublishedWeights):
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DENSE[-1][2]
     frames_per_second: ClassVar[float] = 100.0 / PATCH
-    cost: ClassVar[float] = 0.01
 
     @model_validator(mode="after")
     def _require_fitting_pca(self) -> "Vggish":

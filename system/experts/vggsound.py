@@ -61,7 +61,6 @@ class VggSound(PublishedWeights):
     address: ClassVar[str] = "https://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
-    cost: ClassVar[float] = 0.01
     parameters: ClassVar[int] = 11_328_757  # with the classifier, as in the paper
 
     @property

@@ -33,7 +33,6 @@ class Waveform(ExpertSettings):
     usual: ClassVar[dict[str, Any]] = {"sample_rate": 32_000}
     dim: ClassVar[int] = 1
     dtype: ClassVar[str] = "int16"
-    cost: ClassVar[float] = 0.0007  # reading and resampling alone
 
     @property
     def rate(self) -> int:

@@ -54,7 +54,6 @@ class Yamnet(ExpertSettings):
     dim: ClassVar[int] = 1024
     frames_per_second: ClassVar[float] = 100.0 / PATCH_HOP
     first_centre: ClassVar[float] = 0.5 * PATCH_SAMPLES / RATE
-    cost: ClassVar[float] = 0.005
     parameters: ClassVar[int] = 3_729_481  # of the 28 layers after the front-end, batch norm folded
 
     def weight_files(self) -> dict[str, Path]:

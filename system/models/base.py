@@ -30,16 +30,15 @@ Heads = Annotated[
 Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing files, each with how to get it
 
 
-def hub_facts(title: str, fact: str, folder: Path | None, hint: str = "") -> Facts:
+def hub_facts(title: str, fact: str, folder: Path | None) -> Facts:
     """Describe a hub model as text; return the text, and problems, [(title, message)], if it is missing or damaged.
 
     title: Name of the Hugging Face model. fact: The text; the model's folder is added if the model is complete.
     folder: Folder of the model on this machine, or None.
-    hint: Advice if the model is missing; by default, to run the verb `download`.
     """
     if folder is None:
-        cure = hint or "; fetch the model with lbar download RECIPE"
-        return fact, [(title, f"the model is neither a folder nor in the hub's cache{cure}")]
+        cure = "fetch the model with lbar download RECIPE"
+        return fact, [(title, f"the model is neither a folder nor in the hub's cache; {cure}")]
     if problem := folder_problem(folder):
         return fact, [(title, f"{folder}: {problem}; name a folder that contains a model, or a hub name")]
     return f"{fact}, in {folder}", []

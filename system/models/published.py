@@ -7,9 +7,8 @@ torch.
 import re
 from typing import Any
 
-from data_tools.classify.model_files import local_folder
+from data_tools.classify.model_files import config_of, local_folder
 from data_tools.errors import KitError
-from system.networks.hub_configs import model_config
 from system.networks.hugging_face_types import ROWS
 
 CLAP_SECONDS, PE_SECONDS, GEMMA_SECONDS = 10, 30, 30  # of a segment; longer clips are cut
@@ -55,7 +54,7 @@ def find_config(name: str) -> dict[str, Any]:
     If config.json is not on this machine, the type and the embedding size of the model are looked up by its Hugging
     Face name. Raises KitError if the name is unknown, too.
     """
-    if (config := model_config(name, "model")) is not None:
+    if (config := config_of(name, "model")) is not None:
         return config
     if local_folder(name, "model") is not None:
         raise KitError(f"model {name} has no readable config.json; name a model of audio and text, such as {EXAMPLES}")

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from data_tools.classify.model_files import AUDIO_SETTINGS
 from data_tools.errors import KitError, first_line
@@ -86,12 +85,11 @@ class HubAudio(SegmentNetwork):
     def _run_model(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
         """Run the feature extractor and the model on segments; return the inputs and the outputs of the model."""
         shortest = round(SHORTEST * self.row.rate)
-        values = np.zeros(waves.shape) if isinstance(waves, FakeTensor) else waves.float().cpu().numpy()
+        values = waves.float().cpu().numpy()
         samples = [wave[:length] for wave, length in zip(values, lengths.tolist(), strict=True)]
         filled = [np.pad(wave, (0, max(0, shortest - len(wave)))) for wave in samples]
         padding = {"padding": True} if self.row.extractor == "Wav2Vec2FeatureExtractor" else {}  # the others always pad
-        with unset_fake_temporarily():  # while a step is counted, the extractor gets silence
-            inputs = self.extractor(filled, sampling_rate=self.row.rate, return_tensors="pt", **padding)
+        inputs = self.extractor(filled, sampling_rate=self.row.rate, return_tensors="pt", **padding)
         if "is_longer" in inputs:
             inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
         inputs = {name: on_device(value, waves.device) for name, value in inputs.items()}
@@ -182,19 +180,6 @@ def build_from_folder(type: Type, folder: Path) -> HubAudio:
             f"{type} need {row.rate:,} Hz; use the extractor that was published with the model"
         )
     return network
-
-
-def build_from_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
-    """Build a network with the given sizes, for counting its cost.
-
-    It uses the default feature extractor of the model type. sizes: Settings, as in config.json.
-    """
-    import transformers
-
-    row = ROWS[type]
-    config = getattr(transformers, row.model).config_class.from_dict(sizes)
-    unfused = {"truncation": "rand_trunc"} if type == "clap_audio_model" else {}
-    return HubAudio(type, getattr(transformers, row.extractor)(**unfused), config)
 
 
 def _model_class(type: Type) -> Any:

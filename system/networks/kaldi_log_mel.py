@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from system.compute.device import on_device
 from system.networks.augment import draw_stripe_mask
@@ -82,9 +81,8 @@ class KaldiLogMel(nn.Module):
         """Return the mel filters (128, 513); in training with `jitter`, their frequency limits are random."""
         if not (self.training and self.jitter):
             return self.basis
-        with unset_fake_temporarily():  # the numbers must be real also while a step is only counted
-            lowest, cut = (int(torch.randint(size, ())) for size in (LOWEST_MOVES, HIGHEST_MOVES))
-            return on_device(mel_triangles(lowest, RATE // 2 - cut), self.basis.device)
+        lowest, cut = (int(torch.randint(size, ())) for size in (LOWEST_MOVES, HIGHEST_MOVES))
+        return on_device(mel_triangles(lowest, RATE // 2 - cut), self.basis.device)
 
 
 def mel_triangles(lowest: float, highest: float) -> torch.Tensor:

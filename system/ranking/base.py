@@ -23,7 +23,7 @@ from submission.ordering import ClipOrder, require_finite
 from system.ranking.listing import Listed
 
 if TYPE_CHECKING:
-    from system.batches.teachers import Taught
+    from system.batches.loader import Taught
     from system.ranking.frame_series import Located
 
 # Q queries, C clips

@@ -11,8 +11,8 @@ import torch
 from data_tools.cli import Progress, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.batches.collate import collate
-from system.batches.sampler import Item
+from system.batches.items import Item
+from system.batches.loader import collate
 from system.features.build import Features
 from system.models.batch import Batch
 from system.models.embeddings import Embedded, Embeddings, Ragged, concatenate_embeddings, unit_vectors

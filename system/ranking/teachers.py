@@ -50,7 +50,8 @@ class TeachersRanker(Ranker):
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the mean of the teachers' cosines of all queries and clips."""
-        from system.batches.teachers import caption_key, read_unit_embeddings
+        from system.batches.items import caption_key
+        from system.batches.loader import read_unit_embeddings
 
         keys = {
             query.id: caption_key(clip, number)

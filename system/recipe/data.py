@@ -16,9 +16,9 @@ from data_tools.files import quick_checksum
 from data_tools.manifest import Clip, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
 from system.batches.augment import Augmentation
-from system.batches.sampler import Item, Sampler, make_items, make_moment_items
+from system.batches.items import Item, Sampler, make_items, make_moment_items
 from system.experts.base import Device
-from system.features.build import Features, Waveforms, build_features
+from system.features.build import Features, build_features
 from system.features.contents import no_garbage_collection
 from system.recipe import schema
 from system.recipe.manifests import few_clips
@@ -69,7 +69,7 @@ class Data:
             if augment is not None:
                 augment = augment.limited_to([clip for source in train.data for clip in self.readable_clips(source)])
             count = stage.captions_per_clip
-            return Sampler(sources, train.mix, stage.batch_size, count, seed, augment, train.short_moments)
+            return Sampler(sources, train.mix, stage.batch_size, count, seed, augment)
         except KitError as error:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
@@ -120,14 +120,11 @@ def load_data(
     verify: bool = False,
     device: "Device | None" = None,
     workers: int | None = None,
-    waveforms: Waveforms | None = None,
 ) -> Data:
     """Read every data source, and compute missing frames. strict: Raise KitError for a broken file.
 
     verify: Read all stored frames and audio files, and compute damaged frames again. device: Device of the experts;
     None: this machine's default. workers: Number of processes that decode audio; None: threads of this process.
-    waveforms: Whether waveforms are stored in a bank ("bank") or decoded each time they are read ("files"); a
-    run that has begun keeps its choice; None: the recipe's setting.
     Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
     clips are reported before any computation.
     """
@@ -144,9 +141,6 @@ def load_data(
         if is_read and not any(Path(clip.path).is_file() for clip in clips[name]):
             _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)
-    for stage, augmentation in augmentations.items():
-        for file_and_lines in augmentation.notes:
-            log.info("stage %s: using the augmentation file %s", stage, file_and_lines)
     everything = list(
         chain.from_iterable(
             {(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values()
@@ -161,8 +155,7 @@ def load_data(
         verify,
         device,
         workers=workers,
-        waveforms=waveforms or recipe.waveforms,
-        threads=recipe.decode_threads,
+        waveforms="files",
         whole={clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]},
     )
     for name, source in recipe.data.items():

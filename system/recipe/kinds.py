@@ -91,11 +91,6 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
                 )
                 yield (*at, "monitor", key), message
     if not of_moments:
-        if stage.train.short_moments is not None:
-            yield (
-                (*at, "train", "short_moments"),
-                f"short_moments only works with unit moment, not {stage.unit}; leave it out",
-            )
         return
     if stage.monitor.windows and stage.monitor.decoding:
         yield from _check_decoding((*at, "monitor", "decoding"), stage.monitor.windows, stage.monitor.decoding)

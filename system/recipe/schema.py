@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from data_tools.manifest import Split
 from data_tools.settings import Name, Positive, Strict
-from system.batches.augment_settings import Augment
+from system.batches.augment import Augment
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
 from system.models.settings import RecipeModel
@@ -113,7 +113,6 @@ Teacher = Annotated[StageTeacher | ModelTeacher | EmbeddingsTeacher, Field(discr
 class Train(Strict):
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     mix: Literal["equal", "size"]  # every source equally often, or every item equally often
-    short_moments: Annotated[float, Field(gt=0, le=2)] | None = None  # p: draws a moment in proportion to seconds^-p
 
 
 class Monitor(Strict):
@@ -241,7 +240,6 @@ class Stage(Strict):
     stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: after all epochs
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # gradients are scaled down to this norm; null: never
     precision: Literal["float32", "bf16", "fp16"]  # bf16 and fp16 on CUDA only; elsewhere float32 with a warning
-    frames_on: Literal["auto", "gpu", "host"] = "auto"  # of the clips in training; auto: GPU if there is room for twice
     save_minutes: Annotated[float, Field(gt=0)] | None = 10  # between states to resume from; null: one per epoch
     monitor: Monitor  # validation, and the checkpoints that are kept
 
@@ -252,8 +250,6 @@ class Recipe(Strict):
     name: Name  # in the names of its runs; lower-case letters, digits and _
     seed: int = Field(ge=0, lt=2**31)  # seed of every random draw: weights, batches, dropout
     banks: str  # folder of the feature banks, shared by all recipes
-    waveforms: Literal["auto", "files", "bank"] = "auto"  # decode them for each batch, or once; auto: once if they fit
-    decode_threads: Positive | None = None  # threads that decode audio files; null: as many as the machine has cores
     data: Annotated[dict[Name, Source], Field(min_length=1)]  # sources of clips, by the names that stages and rank use
     relevance: Cider | None = None  # similarity between captions, for losses that use it
     model: RecipeModel  # encoders of clips and captions, and the score of their embeddings

@@ -23,7 +23,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
 from data_tools.errors import KitError
 from data_tools.files import lock, remove_parts, require_unharmed, write_text
@@ -68,11 +67,6 @@ class Run:
         The text names the files to delete, and the command that restores them.
         """
         return repair_hint(self.folder, *damaged)
-
-    @property
-    def waveforms(self) -> Literal["bank", "files"] | None:
-        """Source of the waveforms of a run that has begun: "bank" or "files"; None for a new run."""
-        return read_provenance(self.folder).waveforms if self.provenance.exists() else None
 
     def read_provenance(self) -> Provenance:
         """Read the run's provenance, and verify the checksums of the files that it lists.

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from data_tools.errors import KitError
 from data_tools.files import checksum, replacing, require_file, write_json, write_text
@@ -121,14 +121,13 @@ def record_provenance(
     text: str | None,
     contents: Mapping[str, str],
     gpu: str | None,
-    waveforms: Literal["bank", "files"],
 ) -> None:
     """Write a run's provenance (versions, machine and checksums), or check and complete that of a resumed run.
 
     text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
-    the checksum of its audio. gpu: Name of the GPU. waveforms: Whether waveforms are read from a bank or from audio
-    files. If the run is resumed, raise KitError if a checksum has changed, and add the code's commit if it is new. The
-    checksum of resolved.json is added if an earlier process was killed before writing it.
+    the checksum of its audio. gpu: Name of the GPU. If the run is resumed, raise KitError if a checksum has changed,
+    and add the code's commit if it is new. The checksum of resolved.json is added if an earlier process was killed
+    before writing it.
     """
     import torch
 
@@ -155,7 +154,6 @@ def record_provenance(
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
         gpu=gpu,
-        waveforms=waveforms,
         started_in=os.path.relpath(Path.cwd(), run.folder.resolve()),
         sha256={path.name: checksum(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
         **current,

@@ -12,7 +12,7 @@ import torch
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.formats.score_matrix import read_scores
-from system.batches.teachers import Taught
+from system.batches.loader import Taught
 from system.models.moment_score import MomentScore
 from system.ranking.base import RankEntry, Ranker
 from system.ranking.cache import CachedEmbeddings, FileEmbeddings, cache_folder, frame_banks_folder

@@ -13,8 +13,8 @@ from data_tools.moments import Moment
 from submission.editions import get_moments_edition
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values
-from system.batches.collate import make_batch_without_audio
-from system.batches.sampler import make_moment_items, require_known_windows
+from system.batches.items import make_moment_items, require_known_windows
+from system.batches.loader import make_batch_without_audio
 from system.compute.device import in_precision
 from system.features.build import Features
 from system.losses import terms

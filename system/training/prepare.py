@@ -42,17 +42,14 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
     if not run.vocabulary.exists():
         write_json(
             run.vocabulary,
-            training_vocabulary(
-                recipe, data.clips, [*_additional_texts(recipe.trained_on, data), *texts_with_new_words(data)]
-            ),
+            training_vocabulary(recipe, data.clips, _additional_texts(recipe.trained_on, data)),
         )
     model = build_initial_model(recipe, run, device)
     if is_first():
         contents = {name: contents_checksum(clips, data.features.keys) for name, clips in data.clips.items()}
         refuse_leaks(recipe, data)
         write_trained_clips(recipe, run, data)
-        source = data.features.waveforms
-        record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device), source)
+        record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     captions = [caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions]
     model.text.prepare([*captions, *_additional_texts(sorted(used), data)])
@@ -66,12 +63,7 @@ def _additional_texts(names: Iterable[str], data: Data) -> list[str]:
 
 def new_texts(data: Data) -> list[str]:
     """Return the texts that augmentation may use instead of captions during training."""
-    return [text for augmentation in data.augmentations.values() for text in augmentation.alternative_texts()]
-
-
-def texts_with_new_words(data: Data) -> list[str]:
-    """Return the texts whose words augmentation may add to captions during training."""
-    return [text for augmentation in data.augmentations.values() for text in augmentation.texts_with_new_words()]
+    return [text for augmentation in data.augmentations.values() for text in augmentation.new_texts()]
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:

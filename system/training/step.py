@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from system.batches.shares import divide_into_chunks
+from system.batches.loader import divide_into_chunks
 from system.compute.device import in_precision, on_device, seed_generators
 from system.compute.processes import is_first, process_count, process_index, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
-from system.models.batch import Batch, Share
+from system.models.batch import Batch, own_rows
 from system.models.embeddings import Embedded, concatenate_embeddings
 from system.models.gathered import gather_embeddings
 from system.models.retrieval import RetrievalModel
@@ -169,8 +169,8 @@ def begin_chunk(seed: int, number: int) -> None:
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
     """Divide a batch's clips into chunks of `size` clips of similar length. size: None for one chunk per process."""
     lengths = next(iter(batch.audio.values())).lengths
-    share = batch.share or Share(divide_into_chunks(lengths.tolist(), size, 1), 0, 1)
-    position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
+    chunks = batch.chunks or divide_into_chunks(lengths.tolist(), size, 1)
+    position = {row: n for n, row in enumerate(own_rows(batch.chunks))} if batch.chunks else {}
 
     def embed_rows(rows: list[int]) -> Embedded:
         """Embed the clips at the indexes `rows` of the batch."""
@@ -181,7 +181,7 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunk
         found: Embedded = model.audio(audio)  # a process's only chunk keeps its width: see `pad_to_batch` of collate
         return found
 
-    return _make_chunks(embed_rows, share.chunks)
+    return _make_chunks(embed_rows, chunks)
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:

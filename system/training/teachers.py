@@ -15,7 +15,8 @@ import torch
 from data_tools.embeddings import Kind, Vectors, read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
-from system.batches.teachers import Taught, Teachers, caption_key
+from system.batches.items import caption_key
+from system.batches.loader import Taught, Teachers
 from system.features.bank import Bank, open_bank
 from system.features.texts import store_vectors
 from system.networks.weights import weights_sha256

@@ -22,8 +22,7 @@ from data_tools.cli import progress as progress_bar
 from data_tools.errors import KitError
 from submission.editions import format_metric
 from submission.runs.record import EpochLine
-from system.batches.collate import Feed
-from system.batches.teachers import Teachers
+from system.batches.loader import Feed, Teachers
 from system.compute.device import memory_errors, seed_generators, tf32_products
 from system.compute.processes import broadcast_from_first, first_before_others, is_first, on_first, process_count
 from system.losses import terms

@@ -13,9 +13,8 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.metrics.retrieval import average_precision, recall
 from submission.ordering import relevant_ranks, sizes
-from system.batches.collate import make_batch_without_audio
-from system.batches.sampler import Item, make_items
-from system.batches.teachers import Teachers
+from system.batches.items import Item, make_items
+from system.batches.loader import Teachers, make_batch_without_audio
 from system.compute.device import in_precision, seed_generators
 from system.features.build import Features
 from system.losses import terms

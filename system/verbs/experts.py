@@ -1,6 +1,6 @@
 """Verb experts: list audio models.
 
-List every kind of expert with its cost and weight files. Never imports torch.
+List every kind of expert with its weight files. Never imports torch.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from system.experts.base import ExpertSettings
 from system.recipe.load import load_recipe
 from system.verbs.json_output import ExpertReport, ExpertsReport, WeightFile
 
-FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
+FACTS = ("expert", "Hz", "dim", "frames/s", "parameters")
 FILES = ("weights of", "file", "", "licence", "source")
 
 
@@ -34,7 +34,7 @@ def format_tables(experts: dict[str, ExpertSettings]) -> str:
     for name, expert in experts.items():
         rates = str(expert.rate), str(expert.dim), f"{expert.frames_per_second:.2f}"
         parameters = "of the model" if expert.hub_model else f"{expert.parameters:,}"
-        facts.append((name, *rates, parameters, f"{expert.cost:.4f}"))
+        facts.append((name, *rates, parameters))
         for setting, path in expert.weight_files().items():
             found = "found" if path.is_file() else "MISSING"
             licence = expert.licence or "not recorded"
@@ -50,8 +50,7 @@ def _align_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the verb `experts` to its parser."""
-    per_second = "The column `s per s` is the measured time on two CPU cores, in seconds per second of audio."
-    parser.description = f"List the frozen audio models. {per_second}"
+    parser.description = "List the frozen audio models."
     listed = "list this recipe's experts (default: all kinds of experts, with weight files in data/weights)"
     parser.add_argument("recipe", nargs="?", type=Path, help=listed)
     add_json(parser)
@@ -80,7 +79,6 @@ def _report(name: str, expert: ExpertSettings) -> ExpertReport:
         dim=expert.dim,
         frames_per_second=expert.frames_per_second,
         parameters=expert.parameters,
-        seconds_per_second=expert.cost,
         files=[
             WeightFile(
                 setting=setting,

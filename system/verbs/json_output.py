@@ -50,16 +50,13 @@ class WeightFile(Report):
 
 
 class ExpertReport(Report):
-    """Expert in the JSON of `experts`. rate: Sample rate in Hz. dim: Values in a frame. seconds_per_second: Measured
-    time on two CPU cores, in seconds per second of audio.
-    """
+    """Expert in the JSON of `experts`. rate: Sample rate in Hz. dim: Values in a frame."""
 
     name: str
     rate: int
     dim: int
     frames_per_second: float
     parameters: int
-    seconds_per_second: float
     files: list[WeightFile]
 
 

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(log_errors(folder.folder))
         with first_before_others():
             make_missing(loaded.recipe, again=is_first() and not folder.provenance.exists())
-            data = load_data(loaded.recipe, device=arguments.device, waveforms=folder.waveforms)
+            data = load_data(loaded.recipe, device=arguments.device)
         model = prepare(loaded, folder, data, arguments.device)
         with first_before_others():
             relevance = training_relevance(loaded.recipe, data, folder.figures / "relevance.svg")

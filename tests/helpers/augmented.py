@@ -1,7 +1,6 @@
 """Files that training data are changed by, for the tiny world, and runs that a kill interrupts."""
 
 import csv
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,7 @@ def clip(name: str, *captions: str, source: str = "own") -> Clip:
 
 
 def table(path: Path, header: Sequence[str], *rows: Sequence[object]) -> Path:
-    """A CSV file, or JSON lines, as the path's name says."""
-    if path.suffix == ".csv":
-        write_table(path, header, rows)
-    else:
-        path.write_text("".join(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows))
+    write_table(path, header, rows)
     return path
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from data_tools.audio import read_audio
-from system.models.costs import skip_weight_init
 from system.networks.weights import Weights
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
@@ -105,8 +104,7 @@ def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndar
 
 def built(make: Callable[[], Any], name: str, *small: str) -> Any:
     """A network with the filled weights of `name`, in evaluation mode; `small` as in published."""
-    with skip_weight_init():
-        network = make()
+    network = make()
     network.load_tensors(published(name, *small))
     return network.eval().requires_grad_(False)
 

@@ -1,20 +1,19 @@
-"""The text of a recipe's plan, as `check` prints it."""
+"""The text that `check` prints of a recipe."""
 
 import re
-from typing import Any
+from pathlib import Path
 
-from system.plan.lines import problem_summary, section_lines
-from system.plan.plan import plan as make_plan
+from system.check.check import Problem, Row, check, find_data, to_fix
 from system.recipe.schema import Recipe
 
 
-def plan(recipe: Recipe, *arguments: Any, **settings: Any) -> str:
-    """Return the plan's text, with the arguments of system.plan.plan.plan."""
-    made = make_plan(recipe, *arguments, **settings)
-    return "\n".join([made.title, *section_lines(made.rows), *problem_summary(made.problems)])
+def plan(recipe: Recipe, runs: Path = Path()) -> str:
+    found = list(check(recipe, find_data(recipe), runs))
+    rows = [f"  {one.name}  {one.fact}" for one in found if isinstance(one, Row)]
+    return "\n".join([*rows, *(" ".join(one) for one in to_fix([one for one in found if isinstance(one, Problem)]))])
 
 
 def fact(text: str, name: str) -> str:
-    """Return the fact of the only row with this name in a plan's text."""
+    """Return the fact of the only row with this name."""
     (found,) = re.findall(rf"^  {re.escape(name)}  +(\S.*)$", text, re.MULTILINE)
     return str(found)

@@ -15,8 +15,8 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.batches.collate import Resident, collate
-from system.batches.sampler import Item
+from system.batches.items import Item
+from system.batches.loader import collate
 from system.experts import LogMelSlaney, Waveform
 from system.experts.network import compute_in_pieces
 from system.features.bank import open_bank
@@ -98,10 +98,6 @@ def test_batch_frames_have_the_dtype_of_their_bank(tmp_path: Path) -> None:
         expected = np.array([[30_000, 30_001, 0, 0, 0], [-3, -2, -1, 0, 1]], dtype)
         assert padded.values[..., 0].tolist() == expected.tolist()
         assert padded.lengths.tolist() == [2, 5]
-        resident = Resident(["a", "b"], features, CPU)
-        assert torch.equal(resident.gather_audio(["b", "a"])["waveform"].values, padded.values)
-        assert resident.tables["waveform"][0].dtype == padded.values.dtype
-        assert Resident.bytes_needed(["a", "b"], features) == 7 * np.dtype(dtype).itemsize
 
 
 def test_log_mel_frequencies_that_do_not_increase_are_refused() -> None:

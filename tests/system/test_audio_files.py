@@ -1,4 +1,4 @@
-"""Waveforms that are decoded from audio files for each batch, instead of from a bank."""
+"""Waveforms that are decoded from audio files for each batch."""
 
 import json
 import os
@@ -15,7 +15,6 @@ import several
 import soundfile
 import tiny
 from outcomes import digest, lines
-from plans import fact, plan
 from safetensors.numpy import load_file
 from threads import one_thread  # noqa: F401  a fixture
 from trainings import NT_XENT, content
@@ -23,15 +22,13 @@ from trainings import NT_XENT, content
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
-from system.batches.collate import collate
-from system.batches.sampler import Item
+from system.batches import loader
+from system.batches.items import Item
+from system.batches.loader import collate
 from system.experts import Waveform
 from system.features.audio_files import AudioFiles
 from system.features.build import build_features
 from system.features.contents import ContentKeys, FileFacts
-from system.features.stored import waveforms_fit
-from system.models.batch import Share
-from system.recipe.load import load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,11 +49,11 @@ def mp3s(published: Path, tmp_path: Path) -> Path:
     return tmp_path / "world" / published.name
 
 
-def recipe(manifest: Path, folder: Path, waveforms: str, **changes: Any) -> Path:
+def recipe(manifest: Path, folder: Path, **changes: Any) -> Path:
     """A recipe with a small network of PANNs on crops of 0.8 s."""
     folder.mkdir(exist_ok=True)
     stage = tiny.stage(epochs=2, steps_per_epoch=3, **changes)
-    content = tiny.recipe(manifest, folder, only=stage) | {"waveforms": waveforms, "decode_threads": 2}
+    content = tiny.recipe(manifest, folder, only=stage)
     content["model"]["audio"] = tiny.panns(max_seconds=0.8)
     return tiny.write_recipe(folder / "recipe.yaml", content)
 
@@ -65,37 +62,6 @@ def trained(path: Path, out: Path) -> dict[str, np.ndarray]:
     """Train a recipe. Returns: The weights after its last epoch."""
     assert main(["train", str(path), "--out", str(out)]) == 0
     return load_file(out / "only/e0002.safetensors")
-
-
-@pytest.mark.slow
-def test_training_from_audio_files_gives_similar_losses_as_from_a_bank(
-    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny.narrowed(monkeypatch)
-    trained(recipe(mp3s, tmp_path / "bank", "bank"), tmp_path / "one")
-    trained(recipe(mp3s, tmp_path / "files", "files"), tmp_path / "two")
-    assert not list((tmp_path / "files/banks").glob("waveform-*")), "nothing is stored"
-    losses = np.array([[line["loss"] for line in lines(tmp_path / name)] for name in ("one", "two")])
-    print(f"largest difference of a mean loss: {np.abs(losses[0] - losses[1]).max():.1e} of {losses[0].mean():.2f}")
-    assert losses[0, 0] == pytest.approx(losses[1, 0], rel=1e-3)
-    assert losses[0] == pytest.approx(losses[1], rel=3e-2), "AdamW makes much of small differences"
-    assert abs(losses[0, 0] - losses[0, 1]) > 0.05, "training changes it"
-    one, two = (json.loads((tmp_path / name / "provenance.json").read_text()) for name in ("one", "two"))
-    assert (one["waveforms"], two["waveforms"]) == ("bank", "files")
-
-
-@pytest.mark.slow
-def test_training_from_audio_files_and_from_a_bank_gives_equal_weights_without_resampling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny.narrowed(monkeypatch)
-    manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 8})
-    for clip in read_manifest(manifest):
-        wave, _ = soundfile.read(clip.path)
-        soundfile.write(clip.path, np.tile(wave, 3), 32_000)  # the network's rate
-    bank = trained(recipe(manifest, tmp_path / "bank", "bank"), tmp_path / "one")
-    files = trained(recipe(manifest, tmp_path / "files", "files"), tmp_path / "two")
-    assert all(np.array_equal(bank[name], files[name]) for name in bank)
 
 
 def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(mp3s: Path, tmp_path: Path) -> None:
@@ -119,7 +85,7 @@ def test_killed_and_resumed_run_on_audio_files_matches_uninterrupted_run(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.narrowed(monkeypatch)
-    path = recipe(mp3s, tmp_path / "files", "files")
+    path = recipe(mp3s, tmp_path / "files")
     trained(path, tmp_path / "run")
     augmented.killed_and_resumed(path, tmp_path / "again", 5, monkeypatch)
     assert digest(tmp_path / "again") == digest(tmp_path / "run")
@@ -131,7 +97,7 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
 ) -> None:
     tiny.narrowed(monkeypatch)
     run = tmp_path / "run"
-    assert main(["run", str(recipe(mp3s, tmp_path / "files", "files")), "--out", str(run)]) == 0
+    assert main(["run", str(recipe(mp3s, tmp_path / "files")), "--out", str(run)]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["rank"]["evaluation"]["mAP@10"] > 0.1
     queries = tmp_path / "queries.csv"
@@ -143,24 +109,6 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
     assert not list(tmp_path.rglob("waveform-*"))
 
 
-def test_resumed_run_still_reads_waveforms_from_the_bank_although_the_disk_is_now_full(
-    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny.narrowed(monkeypatch)
-    path = recipe(mp3s, tmp_path / "auto", "auto")
-    monkeypatch.setattr("system.features.stored.free_bytes", lambda folder: 2**40)
-    augmented.killed_and_resumed(path, tmp_path / "run", 5, monkeypatch)
-    noted = json.loads((tmp_path / "run/provenance.json").read_text())
-    assert noted["waveforms"] == "bank"
-    clips, experts = read_manifest(mp3s), load_recipe(path).recipe.model.audio.experts
-    monkeypatch.setattr("system.features.stored.free_bytes", lambda folder: 10 * 2**30 + 1000)
-    assert waveforms_fit(clips, experts, tmp_path / "auto/banks"), "all are stored already"
-    (tmp_path / "auto/banks/contents.sqlite").unlink()
-    assert not waveforms_fit(clips, experts, tmp_path / "auto/banks")
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "it does not change to files"
-    assert json.loads((tmp_path / "run/provenance.json").read_text())["waveforms"] == "bank"
-
-
 @pytest.mark.collapses
 def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     mp3s: Path,
@@ -170,7 +118,7 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     tiny.narrowed(monkeypatch)
-    path = recipe(mp3s, tmp_path / "files", "files")
+    path = recipe(mp3s, tmp_path / "files")
     damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
     damage(damaged)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
@@ -257,7 +205,7 @@ def test_two_processes_that_train_on_audio_files_match_losses_and_weights_of_one
         "hop_seconds": 0.5, "max_seconds": 1, "edge_jitter": False, "spec_augment": None, "segment_pooling": "mean",
         "hidden": 8,
     }  # fmt: skip
-    path = tiny.write_recipe(tmp_path / "files.yaml", made | {"waveforms": "files", "decode_threads": 2})
+    path = tiny.write_recipe(tmp_path / "files.yaml", made)
     for processes in (1, 2):
         command = ["train", path, "--out", tmp_path / f"run{processes}"]
         finished = several.together(processes, [command], tmp_path)
@@ -287,25 +235,10 @@ def test_each_process_decodes_only_its_share_of_a_batch(
     monkeypatch.setattr(AudioFiles, "part", counted)
     items = [Item(clip, ()) for clip in clips]
     for index in range(2):
-        share = Share([[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]], index, 2)
-        batch = collate(items, features, share=share, pad_to_batch=True)
+        monkeypatch.setattr(loader, "own_rows", lambda chunks: chunks[index])  # noqa: B023
+        batch = collate(items, features, chunks=[[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]], pad_to_batch=True)
         assert batch.audio["waveform"].values.shape[0] == 5
     assert sorted(decoded) == sorted(features.keys[clip.id] for clip in clips), "each file once"
-
-
-@pytest.mark.slow
-def test_plan_for_reading_audio_files_reports_decoding_speed_and_no_bank(mp3s: Path, tmp_path: Path) -> None:
-    path = recipe(mp3s, tmp_path / "files", "files")
-    shown = plan(load_recipe(path).recipe)
-    assert "decoded from the audio files for each batch; nothing is stored" in fact(shown, "waveform")
-    assert "3 batches ahead" in fact(shown, "only frames")
-    text = fact(shown, "only decoding")
-    assert "crops per second decoded here by 2 threads (measured)" in text
-    assert "needed to keep devices busy, in crops per second: this CPU's" in text
-    for clip in read_manifest(mp3s):
-        Path(clip.path).unlink()
-    shown = plan(load_recipe(path).recipe)
-    assert fact(shown, "only decoding").startswith("decoding speed not measured, since no audio file is readable")
 
 
 def damage(path: Path) -> None:
@@ -321,7 +254,7 @@ def test_run_refuses_a_damaged_audio_file_of_a_rank_entry_before_training_starts
     tiny.narrowed(monkeypatch)
     path = next(Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation" and "flac" in one.path)
     damage(path)
-    assert main(["run", str(recipe(mp3s, tmp_path / "files", "files")), "--out", str(tmp_path / "run")]) == 1
+    assert main(["run", str(recipe(mp3s, tmp_path / "files")), "--out", str(tmp_path / "run")]) == 1
     assert "evaluation" in capsys.readouterr().err
     assert not (tmp_path / "run/only").exists(), "nothing is trained"
 
@@ -330,7 +263,7 @@ def test_damaged_audio_files_are_skipped_when_a_folder_is_ranked(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tiny.narrowed(monkeypatch)
-    trained(recipe(mp3s, tmp_path / "files", "files"), tmp_path / "run")
+    trained(recipe(mp3s, tmp_path / "files"), tmp_path / "run")
     paths = [Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation"]
     damage(next(path for path in paths if path.suffix == ".flac"))
     queries = tmp_path / "queries.csv"

@@ -14,8 +14,8 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.manifest import Clip
 from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
-from system.batches.collate import collate
-from system.batches.sampler import Item
+from system.batches.items import Item
+from system.batches.loader import collate
 from system.features.build import Features, build_features
 from system.losses import terms as losses
 from system.models.audio import panns_encoder as panns

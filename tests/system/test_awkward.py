@@ -26,17 +26,12 @@ from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.shared_work import shared_work
 from system.models import embeddings
-from system.models.audio import EfficientAT, Passt
-from system.models.audio.base import AudioSettings
-from system.models.costs import Cost, skip_weight_init
+from system.models.audio import Passt
 from system.models.embeddings import Embedded, Ragged
 from system.models.moment_score import MomentScore, cosines_of_queries
 from system.networks.published import HOP, SHORTEST, STRIDE
 from system.networks.weights import Weights
-from system.plan.content import Content
-from system.plan.estimates import BYTES, Estimates
 from system.ranking.embedding import embed_pool
-from system.recipe import schema
 from system.recipe.data import Data
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
@@ -213,28 +208,6 @@ def test_loaded_batch_norm_adds_its_epsilon_inside_the_square_root() -> None:
     assert float(shift) == pytest.approx(1 - 0.5 * float(scale), rel=1e-6)
 
 
-def cost(settings: AudioSettings, seconds: float) -> Cost:
-    with skip_weight_init():
-        encoder = settings.build_without_files(1024).train()
-    return settings.cost(encoder, 10, seconds, half=False)
-
-
-@pytest.mark.slow
-def test_estimated_cost_of_grouped_convolution_backward_is_twice_the_forward() -> None:
-    """torch 2.11 itself counts the gradient of their weights as if they had no groups. The front-end has none."""
-    settings = {"kind": "efficientat", "network": "mn04"} | SEGMENTS
-    whole = cost(EfficientAT.model_validate(settings), 10).flops
-    frozen = cost(EfficientAT.model_validate(settings | {"trainable": False, "weights": "x.pt"}), 10).flops
-    front_end = 2 * 128 * 513 * 1000  # log-mel of ten seconds
-    assert whole - front_end == pytest.approx(3 * (frozen - front_end), rel=0.05)
-
-
-def test_cost_estimate_of_a_frozen_passt_ignores_patchout() -> None:
-    frozen = PASST | {"trainable": False, "weights": "x.pt"}
-    whole = cost(Passt.model_validate(frozen | {"patchout_tokens": 0}), 10)
-    assert cost(Passt.model_validate(frozen | {"patchout_tokens": 200}), 10) == whole
-
-
 def test_passt_with_attention_pooling_differs_from_the_published_model() -> None:
     values = PASST | {"weights": "x.pt", "head": "none"}
     assert Passt.model_validate(values).is_published
@@ -247,44 +220,6 @@ def test_passt_accepts_max_seconds_equal_to_segment_seconds_but_no_less() -> Non
 
     assert "max_seconds" not in named(max_seconds=10)
     assert "max_seconds" in named(max_seconds=9.9)
-
-
-def test_cost_estimate_of_clips_stops_growing_at_max_seconds() -> None:
-    """Two segments and a half for clips of 20 s on average, if some have 30 s; three for clips of 30 s or more."""
-    settings = Passt.model_validate(PASST)
-    with skip_weight_init():
-        encoder = settings.build_without_files(1024).train()
-    costs = {
-        seconds: settings.cost(encoder, *seconds, half=False) for seconds in ((10, 10), (20, 30), (30, 30), (99, 300))
-    }
-    assert costs[99, 300] == costs[30, 30] == costs[10, 10].times(3)
-    assert costs[20, 30] == costs[10, 10].times(2.5)
-
-
-def estimates(manifest: Path, folder: Path, hours: float = 0.0, **stages: Any) -> Estimates:
-    recipe = schema.Recipe.model_validate(tiny.recipe(manifest, folder, **stages))
-    expected = schema.Expected(clips=10, captions=50, hours=hours) if hours else None
-    return Estimates(recipe, {name: Content([], expected) for name in recipe.data})
-
-
-def test_run_disk_estimate_counts_checkpoints_of_all_stages(tmp_path: Path) -> None:
-    """Three of each of four metrics, and as many of the last state, if that is older; not more than epochs."""
-    for epochs, minutes, count in ((50, None, 12), (50, 10, 24), (5, 10, 5)):
-        stage = tiny.stage(epochs=epochs, save_minutes=minutes)
-        one = estimates(tmp_path / "m", tmp_path, a=stage)
-        two = estimates(tmp_path / "m", tmp_path, a=stage, b=stage)
-        assert two.checkpoint_bytes == 2 * one.checkpoint_bytes
-        trainable = sum(one.parameters_by_part.values())
-        assert one.checkpoint_bytes == BYTES * ((1 + count) * trainable + 2 * trainable)
-
-
-def test_hours_of_a_manifest_used_by_two_sources_are_counted_once_in_the_estimate(tmp_path: Path) -> None:
-    recipe = tiny.recipe(tmp_path / "m", tmp_path)
-    recipe["data"]["again"] = recipe["data"]["train"]
-    validated = schema.Recipe.model_validate(recipe)
-    content = Content([], schema.Expected(clips=10, captions=50, hours=2.0))
-    found = Estimates(validated, dict.fromkeys(validated.data, content))
-    assert found.missing_manifest_seconds() == 3 * 2 * 3600, "of three splits, one of them named twice"
 
 
 # --- settings and trackers ---------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Clips and captions of a batch, and their tensors."""
 
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,8 @@ import tiny
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.batches.collate import make_batch_without_audio
-from system.batches.sampler import Item, Sampler, make_items
+from system.batches.items import Item, Sampler, make_items
+from system.batches.loader import make_batch_without_audio
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.moments.windows import Grid
@@ -95,53 +93,6 @@ def test_sources_are_shuffled_independently() -> None:
     orders = [[int(item.clip.file_name) for item in items if item.clip.source == name] for name in ("one", "two")]
     assert [sorted(order) for order in orders] == [list(range(10))] * 2
     assert orders[0] != orders[1]
-
-
-def moments_of_seconds(*seconds: float) -> list[Item]:
-    """Make one moment per number of seconds; the second window of each is longer."""
-    clips = fake_clips(len(seconds), "a", 1)
-    return [
-        Item(clip, (f"{long} s",), (0,), windows=((20.0, 20 + 2 * long), (1.0, 1 + long)))
-        for clip, long in zip(clips, seconds, strict=True)
-    ]
-
-
-def test_short_moments_are_drawn_in_proportion_to_a_power_of_their_seconds() -> None:
-    """Weights 8, 2, 1 and 1 of 12 in turns of four draws: the first moment 2 or 3 times a turn, the last 0 or 1."""
-    items = moments_of_seconds(0.5, 2, 4, 4)
-    sampler = Sampler([items], "size", 4, None, (1,), None, 1.0)
-    turns = [Counter(item.captions[0] for item in sampler.batch(step)) for step in range(300)]
-    assert all(turn["0.5 s"] in (2, 3) and turn["2 s"] in (0, 1) and turn["4 s"] in (0, 1, 2) for turn in turns)
-    total = sum(turns, Counter())
-    assert [total[f"{one} s"] / 1200 for one in (0.5, 2, 4)] == pytest.approx([8 / 12, 2 / 12, 2 / 12], abs=0.02)
-    tiny_window = [*items[:3], items[3]._replace(windows=((1.0, 1.0001),))]
-    tenth = [*items[:3], items[3]._replace(windows=((1.0, 1.1),))]
-    assert Sampler([tiny_window], "size", 4, None, (1,), None, 1.0).streams[0].chances == pytest.approx(
-        Sampler([tenth], "size", 4, None, (1,), None, 1.0).streams[0].chances
-    )
-    squares = Sampler([items], "size", 4, None, (1,), None, 2.0)
-    drawn = Counter(item.captions[0] for step in range(300) for item in squares.batch(step))
-    assert drawn["0.5 s"] / 1200 == pytest.approx(4 / (4 + 1 / 4 + 2 / 16), abs=0.02)
-
-
-def test_moments_of_equal_length_are_drawn_once_per_pass_in_changing_orders() -> None:
-    sampler = Sampler([moments_of_seconds(*[3.0] * 12)], "size", 12, None, (1,), None, 1.0)
-    orders = [[item.clip.id for item in sampler.batch(step)] for step in range(3)]
-    assert all(len(set(order)) == 12 for order in orders)
-    assert orders[0] != orders[1] != orders[2] != orders[0]
-
-
-def test_moments_drawn_by_their_length_depend_only_on_seed_and_step() -> None:
-    items = moments_of_seconds(*np.random.default_rng(1).uniform(0.5, 30, 20).tolist())
-    make = lambda seed: Sampler([items], "size", 8, None, seed, None, 0.5)  # noqa: E731
-    one, other = make((1, 0)), make((1, 0))
-    for step in (9, 2, 5):
-        one.batch(step)
-    assert [one.batch(step) for step in range(6)] == [other.batch(step) for step in range(6)]
-    assert one.batch(0) != make((2, 0)).batch(0)
-    repeated = [item.clip.id for step in range(40) for item in one.batch(step)]
-    neighbours = sum(a == b for a, b in pairwise(repeated))
-    assert neighbours < 0.2 * len(repeated), "draws of one moment follow each other"
 
 
 @pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])

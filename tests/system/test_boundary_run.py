@@ -15,9 +15,8 @@ from trainings import lines, weights
 from data_tools.manifest import read_manifest
 from submission.runs.record import RunResult
 from system.__main__ import main
+from system.check.check import Found, trainable_parameters
 from system.models.score import Moments
-from system.plan.content import Content
-from system.plan.estimates import Estimates
 from system.runs.open import open_trained
 from system.runs.rankers import clips_to_rank, open_ranker
 from system.serve.search import Search, SearchQuery
@@ -63,10 +62,10 @@ def test_plan_and_run_count_the_same_weights_of_a_boundary_model(run: Path, tmp_
     width = 2 * recipe.model.text.dim
     assert counted.trained["score"] == width * (width + 1)
     clip = read_manifest(recipe.data["train"].manifest)[0]
-    planned = Estimates(recipe, {name: Content([clip] if name == "train" else []) for name in recipe.data})
-    assert planned.parameters_by_part["score"] == counted.trained["score"]
+    data = {name: Found([clip] if name == "train" else []) for name in recipe.data}
+    assert trainable_parameters(recipe, data)["score"] == counted.trained["score"]
     plain = recipe.model_copy(update={"model": recipe.model.model_copy(update={"score": Moments(kind="moments")})})
-    assert "score" not in Estimates(plain, planned.found).parameters_by_part
+    assert "score" not in trainable_parameters(plain, data)
 
 
 def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_export(

@@ -93,7 +93,7 @@ def test_scores_of_given_embeddings_are_their_cosines(folder: Path, capsys: pyte
     path = recipe(folder, model="MGA-CLAP", model_parameters=7)
     assert main(["check", str(path)]) == 0
     plan = capsys.readouterr().out
-    assert f"embeddings  5-d, one per clip, read from {folder}/audio.npz\n" in plan
+    assert f"expert embeddings  5-d, one per clip, read from {folder}/audio.npz\n" in plan
     assert plan.endswith("nothing is missing\n")
     assert main(["run", str(path), "--out", str(folder / "run")]) == 0
     printed = capsys.readouterr().out

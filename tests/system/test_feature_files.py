@@ -137,17 +137,6 @@ def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Pat
         assert np.array_equal(found.frames("msclap", clip.id), before)
 
 
-def test_check_warns_if_the_number_of_parameters_of_a_feature_model_is_not_set(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = recipe(made(published), tmp_path)
-    for count, is_warned in ((31_000_000, False), (0, True)):
-        content["model"]["audio"]["experts"]["msclap"]["model_parameters"] = count
-        path = tiny.write_recipe(tmp_path / "r.yaml", content)
-        assert main(["check", str(path)]) == 0
-        assert ("expert msclap: model_parameters is 0" in capsys.readouterr().out) == is_warned
-
-
 def test_feature_hop_is_refused_if_another_hop_fits_the_frame_counts_of_all_recordings(published: Path) -> None:
     clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"][:3]
 

@@ -18,7 +18,6 @@ from data_tools.errors import KitError
 from system.experts import HuggingFaceExpert
 from system.models.audio import HubFrames, HuggingFace
 from system.models.batch import Series
-from system.models.costs import skip_weight_init
 from system.networks.hugging_face import HubAudio, build_from_folder
 from system.networks.hugging_face_types import ROWS
 
@@ -249,24 +248,18 @@ def test_missing_hub_model_is_reported_with_its_name(monkeypatch: pytest.MonkeyP
     ((_, said),) = away.missing_files()
     assert said.startswith("audio model laion/clap-htsat-unfused: not a folder, not in the cache ")
     assert "neither a folder nor in the hub's cache" in away.plan_facts()[1][0][1]
-    assert away.vector_dim == 512, "as published"
-    assert [away.setting_errors(8)] != []
 
 
 @pytest.mark.parametrize(
     "kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio", "embedding_gemma2"]
 )
-def test_sizes_and_costs_of_hub_models_are_read_from_config_json(kind: str) -> None:
+def test_sizes_of_hub_models_are_read_from_config_json(kind: str) -> None:
     of = settings(kind)
     assert of.vector_dim == network(kind).dim
     assert of.sample_rate == network(kind).extractor.sampling_rate
-    with skip_weight_init():
-        encoder = of.build_without_files(8).train()
+    encoder = of.build(8).train()
     counts = [sum(p.numel() for p in one.parameters()) for one in (encoder.parts()["network"], network(kind))]
     assert counts[0] == counts[1]
-    cost = of.cost(encoder, 4, 4, half=False)
-    assert cost.flops > 0
-    assert cost.kept > of.cost(encoder, 4, 4, half=True).kept > 0
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from outcomes import digest, lines
 
 from data_tools.manifest import Clip
 from system.__main__ import main
-from system.batches.collate import Feed, Resident, collate
-from system.batches.crops import Crops
-from system.batches.sampler import Added, Item, Sampler, make_items
+from system.batches.items import Added, Item, Sampler, make_items
+from system.batches.loader import Crops, Feed, collate
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.audio.panns_encoder import PannsEncoder
@@ -57,19 +56,16 @@ def test_offsets_of_random_parts_depend_on_seed_stage_step_and_item() -> None:
         assert np.quantile(column, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx(np.linspace(0, 1, 5), abs=0.03)
 
 
-def fed(folder: Path, steps: list[int], resident: bool, longest: int | None) -> dict[int, Batch]:
+def fed(folder: Path, steps: list[int], longest: int | None) -> dict[int, Batch]:
     features, clips = sounds(folder)
     sampler = Sampler([make_items(clips, "clip")], "size", 5, 1, (1, 0))
     feed = Feed(sampler, features, None, CPU, None, longest)
-    if resident:
-        feed.resident = Resident(LENGTHS, features, CPU)
     with closing(feed):
         return {step: feed.batch(step) for step in steps}
 
 
-@pytest.mark.parametrize("resident", [False, True])
-def test_training_batches_contain_a_random_part_of_long_clips(tmp_path: Path, resident: bool) -> None:
-    found = fed(tmp_path, list(range(60)), resident, 10)
+def test_training_batches_contain_a_random_part_of_long_clips(tmp_path: Path) -> None:
+    found = fed(tmp_path, list(range(60)), 10)
     begins: dict[str, set[int]] = {name: set() for name in LENGTHS}
     for batch in found.values():
         waves = batch.audio["waveform"]
@@ -83,11 +79,11 @@ def test_training_batches_contain_a_random_part_of_long_clips(tmp_path: Path, re
     assert {1, 31} <= begins["d"] <= set(range(1, 32))
     assert len(begins["e"]) > 50
     assert max(begins["e"]) <= 991
-    again = fed(tmp_path, [41, 7], not resident, 10)
+    again = fed(tmp_path, [41, 7], 10)
     for step, batch in again.items():
         assert torch.equal(batch.audio["waveform"].values, found[step].audio["waveform"].values)
         assert torch.equal(batch.audio["waveform"].lengths, found[step].audio["waveform"].lengths)
-    whole = fed(tmp_path, [0], resident, None)[0].audio["waveform"]
+    whole = fed(tmp_path, [0], None)[0].audio["waveform"]
     assert whole.values.shape[1] == 1000
 
 

@@ -13,8 +13,8 @@ import torch
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from submission.errors import SubmissionError
-from system.batches.collate import collate
-from system.batches.sampler import Item
+from system.batches.items import Item
+from system.batches.loader import collate
 from system.experts.logmel import LogMel
 from system.features.build import Features, build_features
 from system.losses import Matching, Ranking

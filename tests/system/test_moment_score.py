@@ -17,7 +17,7 @@ from served import Letters, model_of
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
-from system.batches.sampler import Item, make_moment_items
+from system.batches.items import Item, make_moment_items
 from system.experts.logmel import LogMel
 from system.features.bank import open_bank
 from system.features.build import Features

@@ -164,8 +164,8 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"  validation .* 8 clips, 16 captions, .*, 16 moments\n", said)
-    assert re.search(r"120 updates of 16 moments, 1,920 moments in total\n  .* data +train \d+,", said)
+    assert re.search(r"  data validation .* 8 clips, 16 captions, .*, 16 moments\n", said)
+    assert "120 updates of 16 moments from train" in said
     bare = tmp_path / "bare.jsonl"  # CASTELLA's clips have no captions
     write_manifest(bare, [replace(clip, captions=[]) for clip in read_manifest(manifest)])
     for source in made["data"].values():

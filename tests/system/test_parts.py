@@ -10,7 +10,6 @@ import pytest
 import tiny
 import torch
 from outcomes import digest, lines
-from plans import fact
 
 from system.__main__ import main
 from system.models.retrieval import RetrievalModel
@@ -122,20 +121,3 @@ def test_model_part_without_trainable_parameters_is_refused(world: Path, tmp_pat
     }  # fmt: skip
     with pytest.raises(RecipeError, match="leave"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
-
-
-def test_check_prints_the_number_of_parameters_per_learning_rate(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: RetrievalModel
-) -> None:
-    path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-5}, frozen_start={"logmel": 1500}))
-    assert main(["check", str(path)]) == 0
-    output = capsys.readouterr().out
-    audio = model.parameters_by_part()["logmel"]
-    assert f"audio 1e-05 ({audio:,} parameters), all other parts 0.001 (" in fact(output, "only rates")
-    frozen = f"logmel ({audio:,} parameters) is frozen for the first"
-    assert fact(output, "only frozen") == f"{frozen} 1,500 steps, which are all steps of the stage"
-    path = written(world, tmp_path, adamw(frozen_start={"logmel": 5}))
-    assert main(["check", str(path)]) == 0
-    output = capsys.readouterr().out
-    assert fact(output, "only frozen") == f"{frozen} 5 steps"
-    assert "only rates" not in output

@@ -15,9 +15,8 @@ import yaml
 from data_tools.manifest import read_manifest
 from data_tools.settings import parse
 from system.__main__ import main
+from system.check.check import Found, trainable_parameters
 from system.experiments.study import load_study
-from system.plan.data import find_data
-from system.plan.estimates import Estimates
 from system.recipe.load import RecipeError, as_change, load_recipe
 from system.verbs.download import published_files
 
@@ -200,16 +199,14 @@ def test_changing_a_yaml_alias_does_not_change_its_anchor() -> None:
 
 def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
 
-    from system.plan.content import Content
-    from system.plan.estimates import Estimates
     from system.runs.open import build_model
 
     recipe = load(tmp_path, valid(tmp_path)).recipe
     model = build_model(recipe, ["a", "dog", "barks"])
     own = tiny.make_world(tmp_path / "words", {"development": 1})
     clip = replace(read_manifest(own)[0], captions=["a dog barks"])
-    planned = Estimates(recipe, {name: Content([clip] if name == "train" else []) for name in recipe.data})
-    assert planned.parameters_by_part == model.parameters_by_part()
+    data = {name: Found([clip] if name == "train" else []) for name in recipe.data}
+    assert trainable_parameters(recipe, data) == model.parameters_by_part()
 
 
 def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_parameter_count() -> None:
@@ -306,36 +303,14 @@ def test_check_on_an_empty_machine_lists_files_and_addresses(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert main(["check", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     missing = [line for line in lines if line.startswith("  MISSING")]
-    assert len(missing) >= 3
-    known = ("published at ", "make the manifest with: ", "lbar download", "no trained model is in")
+    assert len(missing) >= 2
+    known = ("published", "lbar download", "no trained model is in")
     assert [line for line in missing if not any(said in line for said in known)] == []
     recipe = load_recipe(path).recipe
     named = getattr(recipe.model.audio, "weights", None)
     places = ("https://", "Google Drive, id ")
     assert named is None or any(named in line and any(place in line for place in places) for line in missing)
     assert any("text model " in line for line in missing)
-    whole = "\n".join(lines)
-    assert len(re.findall(" memory  +[0-9]", whole)) == whole.count(" TFLOP, ") == len(recipe.stages)
-    assert not recipe.stages or re.search("  total +about ", whole)
-    assert not recipe.stages or ("RTX 3090 " in whole and "GiB on a GPU in fp16" in whole)
-
-
-@pytest.mark.slow
-def test_plan_of_2025_baseline_matches_published_sizes() -> None:
-    """Parameters equal those of the authors' code; operations and memory of a step are worked out from the layers."""
-    recipe = load_recipe(next(path for path in MODERN if path.parent.name == "dcase2025_baseline")).recipe
-    estimates = Estimates(recipe, find_data(recipe))
-    assert sum(estimates.parameters_by_part.values()) == 441_457_408
-    stage = recipe.stages["train"]
-    assert estimates.step_flops(stage) == pytest.approx(33e12, rel=0.1)
-    # Weights, gradients and two moments have 4 bytes, copies of weights 2. A place of a block keeps inputs of two norms
-    # in float32; in 16 bits those of four linear layers and of GELU, the last two four times as wide, and of attention.
-    weights = 441_457_408 * (4 * 4 + 2)
-    value = 2 * 4 + 2 * (1 + 1 + 1 + 4 + 4 + 3)
-    passt = 64 * 3 * 12 * (2 + 6 * 47) * 768 * value
-    roberta = 64 * 16 * 24 * 1024 * value
-    assert estimates.memory(stage, "fp16") == pytest.approx(weights + passt + roberta, rel=0.15)

@@ -231,7 +231,6 @@ MIXED = [
     ("{mix: {probability: 0.5, low_db: 1, high_db: 61, joined_by: and}}", "high_db"),
     ("{mix: {probability: 0.5, low_db: 1, high_db: 5, joined_by: null}}", "joined_by"),
     ("{mix: {probability: 0.5, low_db: 1, high_db: 5, joined_by: and}}", "logmel"),
-    ("{edits: {probability: 1, rate: 0, synonyms: null}}", "rate"),
 ]
 SIZES = [
     ("model.text.dim", "1000000000"),
@@ -258,7 +257,6 @@ MOMENTS = [
     ("stages.only.monitor.windows=threshold", "overlap"),
     ("stages.only.unit=pair", "moment"),
     ("stages.only.captions_per_clip=2", "clip"),
-    ("stages.only.train.short_moments=3", "2"),
     ("data.train.moments=null", "moments"),
     ("model.score={kind: cosine}", "embedding"),
     ("rank.posterior.edition=2025", "2026"),

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tiny
 import tiny_moments
@@ -15,9 +14,8 @@ import torch
 from stand_in import GPU, AsOnGpu
 
 from data_tools.manifest import read_manifest
-from system.batches.collate import Resident, collate
-from system.batches.crops import Crops
-from system.batches.sampler import Item
+from system.batches.items import Item
+from system.batches.loader import collate
 from system.features.build import build_features
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
@@ -111,7 +109,7 @@ def test_clips_are_embedded_on_a_gpu_without_mixed_devices(
     if settings.get("embedding") == "frames":
         content["model"]["score"] = {"kind": "moments"}
     audio = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio
-    encoder = audio.build_without_files(32).train(training).to(GPU)
+    encoder = audio.build(32).train(training).to(GPU)
     rates = {name: (one.frames_per_second, one.dim) for name, one in audio.experts.items()}
     lengths = {name: torch.tensor([int(3 * rate), int(1.5 * rate)]) for name, (rate, _) in rates.items()}
     given = {
@@ -133,18 +131,6 @@ def test_training_step_on_moments_never_waits_for_the_gpu(tmp_path: Path, score:
     data = load_data(recipe)
     batch = collate(data.sampler("only", recipe.stages["only"], (1, 0)).batch(0), data.features)
     require_no_wait(build_model(recipe, ["tone"]), batch, recipe.stages["only"])
-
-
-def test_frames_on_a_gpu_are_gathered_without_a_wait(world: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
-    clips = list(read_manifest(world)[:8])
-    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
-    keys = [features.keys[clip.id] for clip in clips]
-    resident = Resident(keys, features, GPU)
-    with AsOnGpu():
-        audio = resident.gather_audio(keys[2:6], Crops(9, np.full((4, 2), 0.5)))
-    assert audio["logmel"].values.shape[:2] == (4, 9)
-    assert audio["logmel"].lengths.tolist() == [9] * 4
 
 
 def test_simulated_gpu_refuses_operations_that_wait_for_the_gpu() -> None:

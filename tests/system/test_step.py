@@ -12,8 +12,8 @@ import torch
 from one_graph import in_one_graph
 
 from data_tools.manifest import read_manifest
-from system.batches.collate import Feed, Resident, collate
-from system.batches.sampler import Item, Sampler, make_items
+from system.batches.items import Item, Sampler, make_items
+from system.batches.loader import Feed, collate
 from system.features.build import Features, build_features
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
@@ -163,17 +163,6 @@ def test_margin_factors_have_candidates_in_rows_and_references_in_columns(world:
 # feeding
 
 
-def test_frames_on_the_device_match_padded_batches(world: World) -> None:
-    keys = [world.features.keys[clip.id] for clip in world.clips]
-    resident = Resident(keys, world.features, CPU)
-    batch = collate([world.items[n] for n in (3, 0, 3, 17)], world.features)
-    found = resident.gather_audio(batch.clip_keys)["logmel"]
-    assert torch.equal(found.lengths, batch.audio["logmel"].lengths)
-    assert torch.equal(found.values, batch.audio["logmel"].values)
-    held = resident.tables["logmel"][0]
-    assert Resident.bytes_needed(keys + keys, world.features) == held.numel() * held.element_size()
-
-
 def sampler(world: World) -> Sampler:
     return Sampler([make_items(world.clips, "clip")], "size", 8, 2, (1, 0))
 
@@ -183,13 +172,9 @@ def batches(feed: Feed, steps: list[int]) -> list[Any]:
         return [feed.batch(step) for step in steps]
 
 
-@pytest.mark.parametrize("resident", [False, True])
-def test_prefetched_batch_of_a_step_is_the_same_in_any_order_of_steps(world: World, resident: bool) -> None:
+def test_prefetched_batch_of_a_step_is_the_same_in_any_order_of_steps(world: World) -> None:
     def feed() -> Feed:
-        made = Feed(sampler(world), world.features, world.relevance, CPU)
-        if resident:
-            made.resident = Resident([world.features.keys[clip.id] for clip in world.clips], world.features, CPU)
-        return made
+        return Feed(sampler(world), world.features, world.relevance, CPU)
 
     in_order, jumping = batches(feed(), [0, 1, 2, 3]), batches(feed(), [3, 1])
     for one, other in ((in_order[3], jumping[0]), (in_order[1], jumping[1])):
@@ -227,8 +212,6 @@ def test_batches_of_the_next_steps_are_prefetched(world: World, with_relevance: 
 
 def test_errors_of_the_thread_that_reads_batches_are_raised(world: World) -> None:
     broken = Features(world.features.banks, {})
-    with pytest.raises(KeyError):
-        Feed(sampler(world), broken, None, CPU)
     feed = Feed(sampler(world), world.features, None, CPU)
     feed.features = broken
     with closing(feed), pytest.raises(KeyError):

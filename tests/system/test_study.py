@@ -158,24 +158,6 @@ def test_invalid_published_figures_are_refused(world: Path, tmp_path: Path, caps
     assert "rank" in refused(capsys, "study", write_study(tmp_path, recipe, published=mistyped))
 
 
-@pytest.mark.slow
-def test_check_of_a_study_prints_the_settings_in_which_cells_differ(world: Path, tmp_path: Path, root: Path) -> None:
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    cells = {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}, "small": {"stages.only.batch_size": 4}}
-    study = write_study(tmp_path, recipe, cells=cells)
-    code = "import sys; from system.__main__ import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", code, "check", str(study), "--gpu-memory", "80"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout
-    first, plain, *rest = output.splitlines()
-    assert first == "study margins: 3 cells x 2 seeds are 6 runs"
-    assert plain == "cell plain:"
-    assert any("updates of 8 clips" in line for line in rest)
-    wide = rest.index("cell wide: stages.only.losses.0.margin 0.5, not 0.2")
-    assert rest[wide + 1] == "cell small: stages.only.batch_size 4, not 8"
-    assert any("updates of 4 clips" in line for line in rest[wide:])
-    assert not any(line.startswith("data ") for line in rest[wide:]), "equal settings are printed once"
-
-
 def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from submission.runs.record import EpochLine
 from system.__main__ import main
-from system.batches.sampler import Sampler
+from system.batches.items import Sampler
 from system.experiments.summary import report
 from system.recipe import data as recipe_data
 from system.recipe.load import load_recipe

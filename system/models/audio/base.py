@@ -1,16 +1,14 @@
 """Interface of settings of audio encoders.
 
-The settings of each kind of encoder can build the encoder and count its cost. torch is only imported for these two.
+The settings of each kind of encoder can build the encoder. torch is only imported for this.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from system.experts import Expert
 from system.models.base import EncoderKind
-from system.models.costs import Cost, measure_cost_once
 from system.moments.windows import Grid
 
 if TYPE_CHECKING:
@@ -58,41 +56,6 @@ class AudioSettings(EncoderKind):
         out: Number of values per embedding, the same as for text embeddings. Only this method imports torch.
         """
 
-    def build_without_files(self, out: int) -> Encoder:
-        """Build the encoder without published files, for counting its cost. out: Number of values per embedding.
-
-        Raises UnknownSizeError if the sizes of the network are not known.
-        """
-        return self.build(out)
-
-    def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return a training step's operations and memory per clip of `seconds` s, padded to `longest` s.
-
-        longest: Duration of the longest clip of the batch, in seconds. half: Whether training uses 16 bits (autocast).
-        """
-        import torch
-
-        from system.models.batch import Series
-
-        limit = math.inf if self.training_frames is None else self.training_frames
-
-        def frame_count(expert: Expert, seconds: float) -> int:
-            """Return the number of frames of a clip of `seconds` seconds, at most the limit for training."""
-            return max(1, round(min(seconds * expert.frames_per_second, limit)))
-
-        def embed_silence() -> torch.Tensor:
-            """Run the encoder on a clip of zeros, and return its embedding."""
-            audio = {}
-            for name, expert in self.experts.items():
-                dtype = getattr(torch, expert.dtype)
-                values = torch.zeros(1, frame_count(expert, longest), expert.dim, dtype=dtype)
-                audio[name] = Series(values, torch.tensor([frame_count(expert, seconds)]))
-            embedded: torch.Tensor = encoder(audio).values
-            return embedded
-
-        key = self.model_dump_json(), seconds, longest
-        return measure_cost_once(key, encoder, embed_silence, half)
-
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         """Yield the name and an error message of each setting that does not fit embeddings of `out` values."""
         yield from ()
@@ -104,7 +67,3 @@ class AudioSettings(EncoderKind):
         Each part may have a separate learning rate.
         """
         return {}
-
-    def part_name(self, part: str) -> str:
-        """Return the name under which `check` prints a part of the encoder."""
-        return part

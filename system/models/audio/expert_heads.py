@@ -40,7 +40,3 @@ class ExpertHeads(AudioSettings):
     def trained_parts(self) -> dict[str, bool]:
         """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return dict.fromkeys(self.experts, True)
-
-    def part_name(self, part: str) -> str:
-        """Return the name under which `check` prints the layers of an expert."""
-        return f"{part} head"

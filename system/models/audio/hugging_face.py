@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, folder_problem, local_folder, weight_files
-from data_tools.errors import DataError, KitError
+from data_tools.classify.model_files import AUDIO_SETTINGS, config_of, fetch, folder_problem, local_folder, weight_files
+from data_tools.errors import DataError
 from data_tools.files import read_json
 from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, Segmented
 from system.models.base import Facts, hub_facts
-from system.models.costs import UnknownSizeError, raise_unknown_size
-from system.networks.hub_configs import UNKNOWN, model_config
 from system.networks.hugging_face_types import ROWS, Type, type_problem
 
 log = logging.getLogger(__name__)
@@ -90,7 +88,7 @@ class HuggingFace(Segmented):
 
     def _config(self) -> dict[str, Any] | None:
         """Return the configuration of the model's audio part; None if it is not known."""
-        config = model_config(self.model, "audio model")
+        config = config_of(self.model, "audio model")
         return config and dict(config.get("audio_config", config)) if self.type == "clap_audio_model" else config
 
     @property
@@ -113,24 +111,6 @@ class HuggingFace(Segmented):
                 "cuts such clips into segments and averages them, as for other CLAP models", self.model, self.limits[1],
             )  # fmt: skip
         return network
-
-    def build_network_without_files(self) -> Network:
-        """Build the network from its configuration alone. Raises UnknownSizeError if the configuration is not known."""
-        from transformers.initialization import no_init_weights
-
-        from system.networks.hugging_face import build_from_folder, build_from_sizes
-
-        config = self._config()
-        if config is None:
-            raise UnknownSizeError(f"audio model {self.model}: {UNKNOWN}")
-        folder = local_folder(self.model, "audio model")
-        with raise_unknown_size(f"audio model {self.model}"), no_init_weights():
-            if folder is None:
-                return build_from_sizes(self.type, config)
-            try:
-                return build_from_folder(self.type, folder)
-            except KitError as error:
-                raise UnknownSizeError(str(error)) from error
 
     def file_checksums(self) -> dict[str, str]:
         """Return a dict from file name to sha256: setting files and, if the model is frozen, weight files."""

@@ -17,7 +17,6 @@ from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder
 from system.models.base import Facts
-from system.models.costs import Cost
 
 if TYPE_CHECKING:
     from system.networks.segment import SegmentNetwork
@@ -93,10 +92,6 @@ class Segmented(AudioSettings, Resampled):
     def build_network(self) -> Network:
         """Build the network with untrained weights. This method imports torch."""
 
-    def build_network_without_files(self) -> Network:
-        """Build the network without its published files. Raises UnknownSizeError if its sizes are not known."""
-        return self.build_network()
-
     @property
     def trained_parts(self) -> dict[str, bool]:
         """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
@@ -143,27 +138,6 @@ class Segmented(AudioSettings, Resampled):
 
     def build(self, out: int) -> Encoder:
         """Build the encoder with untrained weights. out: Number of values per embedding."""
-        return self._build_encoder(self.build_network(), out, self.pretrained())
-
-    def build_without_files(self, out: int) -> Encoder:
-        """Build the encoder without published files, for counting its cost. out: Number of values per embedding."""
-        return self._build_encoder(self.build_network_without_files(), out, None)
-
-    def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
-        """Return a training step's operations and memory per clip.
-
-        seconds: Mean length of the clips. longest: Length of the longest clip of a batch. half: Whether training uses
-        16 bits. The number of segments is that of a clip of mean length, plus half a segment since lengths differ. It
-        is at most the number of segments of the longest clip. Example: Clotho's clips of 15 to 30 s have 2.67 segments
-        of 10 s on average; 2.75 are counted.
-        """
-        limit = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
-        more = (min(seconds, self.max_seconds) - self.segment_seconds) / self.hop_seconds
-        segments = min(limit, 1.5 + max(-0.5, more))
-        return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
-
-    def _build_encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
-        """Build the encoder that runs `network` on segments of clips. pretrained: Path of the network's weights."""
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()
@@ -171,9 +145,9 @@ class Segmented(AudioSettings, Resampled):
         size, hop = (round(each * self.sample_rate) for each in seconds)
         return SegmentedEncoder(
             name,
-            network,
+            self.build_network(),
             out,
-            pretrained=pretrained,
+            pretrained=self.pretrained(),
             trainable=self.trainable,
             size=size,
             hop=hop,

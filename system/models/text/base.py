@@ -1,20 +1,16 @@
 """Interface of settings of text encoders.
 
-The settings of each kind of encoder can build the encoder and count its cost. torch is only imported for these two.
+The settings of each kind of encoder can build the encoder. torch is only imported for this.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from itertools import cycle, islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from system.models.base import EncoderKind
-from system.models.costs import TOKENS, skip_weight_init
 
 if TYPE_CHECKING:
-    import torch
-
     from system.models.text.encoder import TextEncoder
 
 Encoder: TypeAlias = "TextEncoder"  # the network that settings build; naming it imports no torch
@@ -57,14 +53,3 @@ class TextSettings(EncoderKind):
         vocabulary: Words of all training captions; empty unless the encoder `reads_vocabulary`. banks: Folder for
         stored embeddings of texts, the same as for the frames of clips.
         """
-
-    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network, for counting its cost, and a function that embeds one caption of usual length.
-
-        The network has shapes but no values. The caption has TOKENS tokens.
-        Raises UnknownSizeError if the network's sizes are not known on this machine.
-        """
-        with skip_weight_init():
-            encoder = self.build(vocabulary, Path()).train()
-        caption = " ".join(islice(cycle(vocabulary), TOKENS))
-        return encoder, lambda: encoder.embed_batch([caption]).values

@@ -4,13 +4,10 @@ Never imports torch.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from system.models.text.base import Encoder
 from system.models.text.pretrained import VectorSettings
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class EmbeddingGemmaText(VectorSettings):
@@ -29,10 +26,3 @@ class EmbeddingGemmaText(VectorSettings):
 
         is_linear = self.projection == "linear"
         return EmbeddingGemmaEncoder(self.model, self.dim, is_linear, self.trainable, Bank(banks, self.kind))
-
-    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
-        from transformers import EmbeddingGemma2TextConfig, EmbeddingGemma2TextModel
-
-        sizes = EmbeddingGemma2TextConfig.from_dict(config["text_config"])
-        return EmbeddingGemma2TextModel(sizes), sizes.embedding_dim

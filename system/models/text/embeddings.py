@@ -3,9 +3,9 @@
 Embeddings of texts that another program computed. Never imports torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,9 +16,6 @@ from data_tools.manifest import Text
 from data_tools.settings import Size
 from system.models.base import Facts
 from system.models.text.base import Encoder, TextSettings
-
-if TYPE_CHECKING:
-    import torch
 
 
 class TextEmbeddings(TextSettings):
@@ -60,12 +57,6 @@ class TextEmbeddings(TextSettings):
         absent = [text for text in texts if text not in vectors]
         missing = f"no embedding of {counted(len(absent), 'text', ',')}, such as {absent[0][:80]!r}" if absent else ""
         return f"{' and '.join(self.files)}: {missing}; write the embeddings of all captions" if absent else None
-
-    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network without weights, for counting its cost, and a function that returns one embedding."""
-        import torch
-
-        return torch.nn.Identity(), lambda: torch.zeros(1, self.dim)
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""

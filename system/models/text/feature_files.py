@@ -3,18 +3,14 @@
 Settings of frozen features of queries. The array of a query is in a file that is named by the query's id.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from data_tools.settings import Size
 from system.models.base import Facts
 from system.models.text.base import Encoder, TextSettings
-
-if TYPE_CHECKING:
-    import torch
 
 
 class TextFeatureFiles(TextSettings):
@@ -45,17 +41,6 @@ class TextFeatureFiles(TextSettings):
         return TextFeatureFilesEncoder(
             Path(self.files), paths, self.array, self.values, self.pooling, self.hidden, self.dim
         )
-
-    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return the trained layers, for counting their cost, and a function that runs these layers on one query."""
-        import torch
-
-        from system.models.costs import skip_weight_init
-        from system.networks.layers import head
-
-        with skip_weight_init():
-            after = head(self.values, self.hidden, self.dim)
-        return after, lambda: after(torch.zeros(1, self.values))
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""

@@ -4,13 +4,10 @@ Never imports torch.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from system.models.text.base import Encoder
 from system.models.text.pretrained import VectorSettings
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class PeAudioText(VectorSettings):
@@ -30,11 +27,3 @@ class PeAudioText(VectorSettings):
         from system.models.text.pretrained_encoder import Bank
 
         return PeAudioEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, self.kind))
-
-    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
-        from transformers import AutoConfig, AutoModel
-
-        sizes = {"model_type": "modernbert", **config["text_config"]}
-        network = AutoModel.from_config(AutoConfig.for_model(**sizes))
-        return network, network.config.hidden_size

@@ -3,24 +3,17 @@
 The name or folder of the model also determines its size. Never imports torch.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationError, model_validator
 
-from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder, vector_size
+from data_tools.classify.model_files import fetch, folder_problem, local_folder, vector_size
 from data_tools.errors import DataError
 from data_tools.settings import Size, mistakes
 from system.models.base import Facts, hub_facts
-from system.models.costs import TOKENS, UnknownSizeError, raise_unknown_size, skip_weight_init
 from system.models.text.base import Encoder, TextSettings
-from system.networks.hub_configs import UNKNOWN, model_config
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 
 class PreTrained(TextSettings):
@@ -34,45 +27,6 @@ class PreTrained(TextSettings):
 
     if TYPE_CHECKING:  # a field of every subclass
         trainable: bool
-
-    @abstractmethod
-    def layers_after(self, width: int) -> "nn.Module":
-        """Build the trained layers after the pre-trained model. width: Size of the model's vectors.
-
-        width: Size of the model's vectors.
-        """
-
-    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
-        from transformers import AutoConfig, AutoModel
-
-        network = AutoModel.from_config(AutoConfig.for_model(**config))
-        if network.config.is_encoder_decoder:
-            network = network.get_encoder()
-        return network, network.config.hidden_size
-
-    def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network, for counting its cost, and a function that embeds one caption."""
-        import torch
-        from transformers.initialization import no_init_weights
-
-        config = model_config(self.model)
-        if config is None:
-            raise UnknownSizeError(f"text model {self.model}: {UNKNOWN}")
-        with raise_unknown_size(f"text model {self.model}"), skip_weight_init(), no_init_weights():
-            network, width = self.network_without_weights(config)
-            after = self.layers_after(width)
-
-        def embed_zeros() -> torch.Tensor:
-            """Run the network and the trained layers on a caption with token ids of 0, and return the embedding."""
-            vectors = torch.zeros(1, width)
-            if self.trainable:
-                output = network(torch.zeros(1, TOKENS, dtype=torch.long))
-                vectors = output.text_embeds if "text_embeds" in output else output.last_hidden_state[:, 0]
-            result: torch.Tensor = after(vectors)
-            return result
-
-        return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), embed_zeros
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
         """Yield "model" and an error message if the model is damaged, or missing and not downloadable."""
@@ -91,7 +45,7 @@ class PreTrained(TextSettings):
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
-        return hub_facts(f"text model {self.model}", self.model, local_folder(self.model), installed_as(self.model))
+        return hub_facts(f"text model {self.model}", self.model, local_folder(self.model))
 
 
 class TokenSettings(PreTrained):
@@ -150,21 +104,6 @@ class TokenSettings(PreTrained):
             dim=self.dim,
             has_head=self.head == "linear",
         )
-
-    def layers_after(self, width: int) -> "nn.Module":
-        """Build the linear layers after the pre-trained model. width: Size of the model's vectors."""
-        from torch import nn
-
-        from system.networks.layers import head
-
-        return head(width, self.hidden, self.dim) if self.head == "linear" else nn.Identity()
-
-    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
-        network: Any
-        network, width = super().network_without_weights(config)
-        network.pooler = None  # TokenEncoder removes it too
-        return network, width
 
 
 class FirstToken(TokenSettings):
@@ -232,21 +171,6 @@ class VectorSettings(PreTrained):
         """Whether the encoder has trainable parameters."""
         return self.trainable or self.projection == "linear"
 
-    def network_for_costs(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return an untrained network, for counting its cost, and a function that embeds one caption."""
-        import torch
-
-        if self.trainable or model_config(self.model) is not None:
-            return super().network_for_costs(vocabulary)
-        after = self.layers_after(self.dim)  # all that a step computes; the size of the frozen model is not known
-        return after, lambda: after(torch.zeros(1, self.dim))
-
-    def layers_after(self, width: int) -> "nn.Module":
-        """Build the linear layer after the model; without `projection`, a layer that returns its input."""
-        from torch import nn
-
-        return nn.Linear(self.dim, self.dim) if self.projection == "linear" else nn.Identity()
-
 
 class SentenceTransformers(VectorSettings):
     """A pre-trained sentence encoder by hub name or folder. If it is frozen, its embeddings are computed once."""
@@ -275,10 +199,3 @@ class Clap(VectorSettings):
         from system.models.text.pretrained_encoder import Bank, ClapEncoder
 
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))
-
-    def network_without_weights(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
-        """Build an untrained network from a config.json; return the network, and the size of its vectors."""
-        from transformers import ClapTextConfig, ClapTextModelWithProjection
-
-        sizes = ClapTextConfig.from_dict(config.get("text_config", config))
-        return ClapTextModelWithProjection(sizes), sizes.projection_dim

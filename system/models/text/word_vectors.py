@@ -1,16 +1,11 @@
 """Settings of frozen word vectors."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from data_tools.settings import Size
 from system.models.base import Facts
-from system.models.costs import TOKENS
 from system.models.text.base import Encoder, TextSettings
-
-if TYPE_CHECKING:
-    import torch
 
 
 class WordVectors(TextSettings):
@@ -64,12 +59,6 @@ class WordVectors(TextSettings):
         from system.models.text.word_vectors_encoder import WordVectorsEncoder
 
         return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
-
-    def network_for_costs(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
-        """Return a network without parameters, for counting its cost, and a function that embeds a caption as zeros."""
-        import torch
-
-        return torch.nn.Identity(), lambda: torch.zeros(1, TOKENS, self.dim)
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""

@@ -1,0 +1,235 @@
+"""Tensors of a batch, read ahead in threads."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from data_tools.manifest import Clip
+from system.batches.augment import mix_waves
+from system.batches.items import BATCHES_AHEAD, Item, Sampler, caption_key
+from system.compute.processes import process_count
+from system.features.build import Features
+from system.losses.relevance.relax import Relevance
+from system.models.batch import Batch, Series, own_rows
+from system.moments.windows import label_frames
+
+# B clips, T frames, D values in a frame, N captions
+
+
+class Crops(NamedTuple):
+    """Random parts of the long clips of a batch."""
+
+    longest: int  # frames
+    offsets: np.ndarray  # (B, 2) in [0, 1), of each item's clip and of the one mixed into it: 0 for the first frames
+
+    def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
+        """Return the first frame and the number of frames of a clip of `length` frames."""
+        spare = max(0, length - self.longest)
+        return min(int(self.offsets[item, int(added)] * (spare + 1)), spare), min(length, self.longest)
+
+
+class Taught(NamedTuple):
+    """Banks of a teacher's embeddings, each (1, D): of clips by content key, of captions by caption_key."""
+
+    clips: Any
+    captions: Any
+
+
+class Teachers:
+    """The teachers of a stage, by name: trained models whose cosines a loss imitates."""
+
+    def __init__(self, banks: Mapping[str, Taught]) -> None:
+        self.banks = banks
+
+    def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return each teacher's cosines (B, N) of clips, given by content keys, and their captions."""
+        captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
+        return {
+            name: torch.from_numpy(
+                read_unit_embeddings(taught.clips, keys) @ read_unit_embeddings(taught.captions, captions).T
+            )
+            for name, taught in self.banks.items()
+        }
+
+
+def read_unit_embeddings(bank: Any, keys: Sequence[str]) -> np.ndarray:
+    """Read embeddings (n, D) float32 from a bank, scaled to length 1; zeros are not scaled."""
+    rows = np.concatenate([bank.read(key) for key in keys])
+    scaled: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return scaled
+
+
+def collate(
+    items: Sequence[Item],
+    features: Features,
+    relevance: Relevance | None = None,
+    teachers: Teachers | None = None,
+    crops: Crops | None = None,
+    chunks: list[list[int]] | None = None,
+    pad_to_batch: bool = False,
+) -> Batch:
+    """Make the batch of some items; frames keep their stored dtype.
+
+    Args:
+        items: Clips that all have frames.
+        features: The clips' frames.
+        relevance: Computes margin factors from captions; None if no loss needs them.
+        teachers: Of the losses.
+        crops: Random parts of long clips; None for all frames.
+        chunks: Indexes of items in each chunk. Only this process's chunks get audio; None for all items.
+        pad_to_batch: Pad to the longest clip of the batch, even if another process embeds it.
+    """
+    batch = make_batch_without_audio(items, features, relevance, teachers)
+    rows = range(len(items)) if chunks is None else own_rows(chunks)
+    longest = crops.longest if crops else None
+    audio = {}
+    for name in features.banks:
+        width = max(frame_counts(items, features, name, longest)) if pad_to_batch else 0
+        audio[name] = _pad_frames(features, name, items, crops, rows, width)
+    return replace(batch, audio=audio, chunks=chunks)
+
+
+def frame_counts(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
+    """Count the frames of each item's clip or mixture, at most `longest`."""
+    bank, keys = features.banks[expert], features.keys
+    clips = [(item.clip, item.added.clip) if item.added else (item.clip,) for item in items]
+    lengths = [max(bank.rows_of(keys[clip.id]) for clip in both) for both in clips]
+    return lengths if longest is None else [min(length, longest) for length in lengths]
+
+
+def make_batch_without_audio(
+    items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
+) -> Batch:
+    """Make a batch of captions, margin factors, teachers' cosines, and labels of frames."""
+    captions = [caption for item in items for caption in item.captions]
+    row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
+    factors = None
+    if relevance is not None:
+        factors = torch.from_numpy(relevance.margin_factor(relevance.cider_of_items(captions, row_of)))
+    keys = [_content_key(features, item) for item in items]
+    cosines = teachers.cosines(items, keys) if teachers else {}
+    labels = _frame_labels(items, features) if any(item.windows for item in items) else None
+    return Batch(keys, {}, captions, torch.from_numpy(row_of), factors, cosines, labels)
+
+
+def _frame_labels(items: Sequence[Item], features: Features) -> torch.Tensor:
+    """Return (B, T) bool: whether a frame is inside an item's windows."""
+    expert = next(iter(features.banks))
+    lengths = frame_counts(items, features, expert, None)
+    labels = np.zeros((len(items), max(lengths)), bool)
+    for row, item, length in zip(labels, items, lengths, strict=True):
+        row[:length] = label_frames(item.windows, length, features.grids[expert])
+    return torch.from_numpy(labels)
+
+
+def _content_key(features: Features, item: Item) -> str:
+    """Return the key of an item's audio; all mixtures of two contents have the same key."""
+    key = features.keys[item.clip.id]
+    return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
+
+
+def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
+    """Read the frames (T, D) of an item: of its clip or its mixture, or of random crops of these."""
+    bank, added = features.banks[expert], items[index].added
+
+    def read_crop(clip: Clip, is_added: bool) -> np.ndarray:
+        key = features.keys[clip.id]
+        first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
+        return bank.part(key, first, count)
+
+    frames = read_crop(items[index].clip, False)
+    if added is None:
+        return frames
+    return mix_waves(frames, read_crop(added.clip, True), added.decibels, added.offset)
+
+
+def _pad_frames(
+    features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
+) -> Series:
+    """Return an expert's frames of the items at the indexes `rows`, padded with zeros to at least `width` frames."""
+    bank = features.banks[expert]
+    each_row = bank.threads.map if bank.threads else map
+    frames = list(each_row(lambda index: _item_frames(features, expert, items, index, crops), rows))
+    lengths = np.array([len(f) for f in frames], np.int64)
+    values = np.zeros((len(frames), max(width, lengths.max(initial=0)), bank.dim), bank.dtype)
+    for row, f in zip(values, frames, strict=True):
+        row[: len(f)] = f
+    return Series(torch.from_numpy(values), torch.from_numpy(lengths))
+
+
+def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
+    """Divide clips or captions into chunks that are embedded together, as lists of indexes.
+
+    Args:
+        lengths: Of clips or captions; those of a chunk are similar if `size` is given.
+        size: Of a chunk; None for one chunk per process.
+        count: Number of processes.
+    """
+    if size is not None:
+        order = np.argsort(np.asarray(lengths), kind="stable").tolist()
+        return [order[start : start + size] for start in range(0, len(order), size)]
+    return [list(range(first, len(lengths), count)) for first in range(min(count, len(lengths)))]
+
+
+class Feed:
+    """The batches of a stage, on the device; threads make the next ones during a step. A batch depends only on its
+    step. With several processes, each gets the audio of its part of the batch.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        features: Features,
+        relevance: Relevance | None,
+        device: torch.device,
+        teachers: Teachers | None = None,
+        longest: int | None = None,
+        chunk: int | None = None,
+        pad_to_batch: bool = False,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            sampler: Draws the items.
+            features, relevance, teachers, pad_to_batch: See `collate`.
+            device: Of the batches.
+            longest: Most frames per clip, a random part; None for all.
+            chunk: Clips that are embedded at a time.
+        """
+        self.sampler, self.features, self.relevance, self.teachers = sampler, features, relevance, teachers
+        self.device, self.longest, self.chunk, self.pad_to_batch = device, longest, chunk, pad_to_batch
+        self._ahead_steps = BATCHES_AHEAD if relevance is None else 1  # CIDEr-D uses all cores itself
+        self._workers = ThreadPoolExecutor(self._ahead_steps, "batches")
+        self._ahead: dict[int, Future[Batch]] = {}
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a training step, and start to make those of the next steps."""
+        made = (self._ahead.pop(step, None) or self._start_batch(step)).result()
+        steps = range(step + 1, step + 1 + self._ahead_steps)
+        for other in self._ahead.keys() - set(steps):
+            self._ahead.pop(other).cancel()
+        for other in steps:
+            if other not in self._ahead:
+                self._ahead[other] = self._start_batch(other)
+        return made.to(self.device)
+
+    def _start_batch(self, step: int) -> "Future[Batch]":
+        """Start to make a batch; the calling thread draws the items, since a sampler has a state."""
+        crops = None if self.longest is None else Crops(self.longest, self.sampler.crop_offsets(step))
+        return self._workers.submit(self._make_batch, self.sampler.batch(step), crops)
+
+    def _make_batch(self, items: Sequence[Item], crops: Crops | None) -> Batch:
+        chunks = None
+        if process_count() > 1:
+            lengths = frame_counts(items, self.features, next(iter(self.features.banks)), self.longest)
+            chunks = divide_into_chunks(lengths, self.chunk, process_count())
+        made = collate(items, self.features, self.relevance, self.teachers, crops, chunks, self.pad_to_batch)
+        return made.pin_audio() if self.device.type == "cuda" else made
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._workers.shutdown(cancel_futures=True)

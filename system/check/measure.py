@@ -1,0 +1,129 @@
+"""A training step of each stage on this device: seconds, memory, hours (`check --step`)."""
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+
+from data_tools.errors import KitError
+from system.check.check import Data, steps_per_epoch
+from system.compute.device import moved, tf32_products
+from system.models.batch import Batch, Series
+from system.models.retrieval import RetrievalModel
+from system.recipe import schema
+from system.runs.open import build_model, training_vocabulary
+from system.training.schedule import parameter_groups
+from system.training.step import add_gradients
+
+SECONDS, CAPTION = 30.0, "a dog barks " * 5  # of a clip, if the data is not on this machine
+
+
+def measure(recipe: schema.Recipe, data: Data, device: torch.device) -> Iterator[str]:
+    """Yield a line per stage.
+
+    The model has random weights. The clips of a batch are silence, and as long as the longest clip.
+    """
+    words = training_vocabulary(recipe, {name: found.clips for name, found in data.items()})
+    model = moved(build_model(recipe, words), device).train()
+    for name, stage in recipe.stages.items():
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        optimizer = torch.optim.AdamW(parameter_groups(model, stage.optimizer))
+
+        def step(clips: int, chunk: int, stage: schema.Stage = stage, optimizer: Any = optimizer) -> float:
+            """Train a step with chunks of a batch, and return its seconds."""
+            batch = _longest_batch(recipe, stage, data, clips).to(device)
+            return _step(
+                model, stage.model_copy(update={"grad_cache_chunk": chunk if chunk < clips else None}), optimizer, batch
+            )
+
+        most, in_chunks = stage.grad_cache_chunk or stage.batch_size, recipe.model.embeds_in_chunks
+        size = (
+            _halved(step, stage.batch_size if in_chunks else 0, most)
+            if device.type == "cuda"
+            else _doubled(step, most, in_chunks)
+        )
+        if size < most and not in_chunks:
+            yield f"{name}: a batch of {most} does not fit into the memory of {device}; lower batch_size to {size}"
+            continue
+        seconds = step(stage.batch_size, size)
+        hours = stage.epochs * steps_per_epoch(stage, data) * seconds / 3600
+        total = f", {hours:.1f} h" if hours else ""
+        advice = f"; {most} clips at a time do not fit: set grad_cache_chunk to {size}" if size < most else ""
+        yield f"{name}: {seconds:.3g} s and {_peak(device) / 2**30:.1f} GiB per step on {device}{total}{advice}"
+
+
+def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, data: Data, size: int) -> Batch:
+    clips = [clip for source in stage.train.data for clip in data[source].clips]
+    seconds = max((clip.seconds or 0 for clip in clips), default=0) or SECONDS
+    longest = max((clip.captions for clip in clips), key=lambda each: sum(map(len, each)), default=[]) or [CAPTION]
+    drawn = stage.captions_per_clip if stage.unit == "clip" else 1
+    captions = list(longest)[: drawn if isinstance(drawn, int) else None]
+    audio, limit = {}, recipe.model.audio.training_frames or sys.maxsize
+    for name, expert in recipe.model.audio.experts.items():
+        frames = min(max(1, round(seconds * expert.frames_per_second)), limit)
+        values = torch.zeros(size, frames, expert.dim, dtype=getattr(torch, expert.dtype))
+        audio[name] = Series(values, torch.full((size,), frames))
+    row_of = torch.arange(size).repeat_interleave(len(captions))
+    factors = torch.ones(size, size) if any(term.needs_relevance for term in stage.losses) else None
+    teachers = {name: torch.zeros(size, len(row_of)) for term in stage.losses for name in term.taught_by}
+    labels = torch.zeros(size, 1, dtype=torch.bool) if stage.unit == "moment" else None
+    return Batch([str(row) for row in range(size)], audio, captions * size, row_of, factors, teachers, labels)
+
+
+def _step(model: RetrievalModel, stage: schema.Stage, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
+    """Train a step, and return its seconds."""
+    began = time.monotonic()
+    precision = stage.precision if model.device.type == "cuda" else "float32"
+    with tf32_products(model.device):
+        optimizer.zero_grad()
+        add_gradients(model, batch, stage, precision, GradScaler(enabled=False))
+        optimizer.step()
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+    return time.monotonic() - began
+
+
+def _halved(step: Callable[[int, int], float], clips: int, most: int) -> int:
+    """Return the largest of most, most / 2, ... clips at a time with which a step fits into the GPU's memory."""
+    size = most
+    while size:
+        try:
+            step(clips or size, size)
+            return size
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        size //= 2
+    raise KitError("a step does not fit into this GPU even with one clip; use a device with more memory")
+
+
+def _doubled(step: Callable[[int, int], float], most: int, in_chunks: bool) -> int:
+    """Double the clips of a step while it leaves half of the machine's memory free, since no error says it is full."""
+    size = 1 if in_chunks else 2  # batch norms need two
+    step(size, size)
+    while size < most and _peak(torch.device("cpu")) < _machine_memory() / 2:
+        size = min(2 * size, most)
+        step(size, size)
+    return size
+
+
+def _peak(device: torch.device) -> float:
+    """Return the most bytes so far that this process has used of the device's memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _machine_memory() -> float:
+    """Return the bytes of this machine's memory, or of this container's."""
+    memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with suppress(OSError, ValueError):  # no container
+        memory = min(memory, float(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory
