@@ -27,17 +27,13 @@ from data_tools.__main__ import main as data_tools
 from data_tools.manifest import read_manifest
 from data_tools.tables import write_table
 from system.__main__ import main as system
-from system.losses import negatives
-from system.losses.base import BatchScores
+from system.losses.terms import BatchScores
 from system.models.batch import Series
 
 FLOORS = ("data_tools", "submission", "system")
-CHOICE = "### A choice of negatives"
-RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none", "negatives": "second_hardest"}
 CHANGED: dict[str, dict[str, Any]] = {  # changes of a tiny recipe that use a guide's addition
     "### An expert": {"experts": {"loudness": {"kind": "loudness"}}},
     "### A loss term": {"losses": [{"kind": "soft_max", "weight": 1, "sharpness": 20}]},
-    CHOICE: {"losses": [RANKING]},
     "### An audio encoder": {"audio": {"kind": "last_frame"}},
     "### A text encoder": {"text": {"kind": "bag_of_words", "dim": 24}},
 }
@@ -50,7 +46,7 @@ def guide(readme: Path, title: str) -> list[tuple[str, str]]:
     start = text.index(f"{title}\n") + len(title)
     following = re.search(r"^#{1,3} ", text[start:], re.MULTILINE)
     found = STEP.findall(text[start : start + following.start() if following else None])
-    assert len(found) == 1 if title == CHOICE else found[1][1].count("\n") == 1, title
+    assert found[1][1].count("\n") == 1, title
     return found
 
 
@@ -128,10 +124,9 @@ def test_new_recipe_kind_of_the_extension_guide_needs_one_file_and_one_line_of_c
     steps = guide(root / "system/EXTENDING.md", title)
     path = write_recipe(world, tmp_path, CHANGED[title])
     refusal = run(copy, "system", "check", path, fails=True, then=NO_TORCH)
-    assert "'semi_hard'" in refusal if title == CHOICE else "unknown kind" in refusal
+    assert "unknown kind" in refusal
     follow(copy, steps)
-    new = [] if title == CHOICE else [steps[0][0]]
-    assert changes(root, copy) == (new, [f"+ {line}" for line in steps[-1][1].splitlines(keepends=True)])
+    assert changes(root, copy) == ([steps[0][0]], [f"+ {line}" for line in steps[-1][1].splitlines(keepends=True)])
 
 
 def example(root: Path, title: str, **names: object) -> dict[str, Any]:
@@ -159,12 +154,6 @@ def test_loudness_expert_of_the_extension_guide_is_the_rms_of_tenths_of_a_second
 def test_soft_max_loss_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
     term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
     assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
-
-
-def test_second_hardest_negatives_of_the_extension_guide_match_hand_values(root: Path) -> None:
-    unlisted = vars(negatives) | {"choice": lambda function: function}
-    captions, clips = example(root, CHOICE, **unlisted)["second_hardest"](small_batch())
-    assert (captions.tolist(), clips.tolist()) == ([1, 0, 0], [2, 2, 1])
 
 
 def test_last_frame_pooling_of_the_extension_guide_uses_the_last_unpadded_frame(root: Path) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from system.compute.device import on_device
-from system.losses.base import BatchScores, FrameScores
+from system.losses.terms import BatchScores, FrameScores
 from system.models.batch import Batch
 from system.models.dot_product import DotProduct, FrameDotProducts
 from system.models.embeddings import Embedded, Embeddings, prepare_for_scoring

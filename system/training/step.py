@@ -17,7 +17,8 @@ from system.batches.loader import divide_into_chunks
 from system.compute.device import in_precision, on_device, seed_generators
 from system.compute.processes import is_first, process_count, process_index, sum_gradients
 from system.losses import terms
-from system.losses.base import BatchScores
+from system.losses.diagnostics import diagnose
+from system.losses.terms import BatchScores
 from system.models.batch import Batch, own_rows
 from system.models.embeddings import Embedded, concatenate_embeddings
 from system.models.gathered import gather_embeddings
@@ -37,7 +38,7 @@ def add_gradients(
     of all processes are summed, so that every process gets the gradients of the whole batch. Random draws depend on
     torch's seed only.
 
-    Returns: A dict with "loss" and the values of `terms.diagnose`. They stay on the GPU, since reading a value would
+    Returns: A dict with "loss" and the values of `diagnose`. They stay on the GPU, since reading a value would
     wait for the GPU.
     """
     if stage.grad_cache_chunk is None and process_count() == 1:
@@ -67,7 +68,7 @@ def _compute_loss_and_gradients(
 ) -> dict[str, torch.Tensor]:
     """Compute the loss and its gradients; return a dict with the loss and diagnostics, such as mean scores."""
     loss = terms.total_loss(scores, stage.losses)
-    diagnostics = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
+    diagnostics = {"loss": loss.detach(), **diagnose(scores, stage.losses)}
     scaler.scale(loss).backward()
     return diagnostics
 

@@ -18,6 +18,7 @@ from system.batches.loader import Teachers, make_batch_without_audio
 from system.compute.device import in_precision, seed_generators
 from system.features.build import Features
 from system.losses import terms
+from system.losses.diagnostics import accuracies
 from system.losses.relevance.relax import Relevance
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
@@ -102,7 +103,7 @@ class Validation:
                 captions.rows([text_row[text] for text in batch.captions]),
             )
             loss = float(terms.total_loss(scores, self.stage.losses))
-            batch_values.append((loss, *terms.accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
+            batch_values.append((loss, *accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
         means = [sum(value / len(batch_values) for value in values) for values in zip(*batch_values, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 

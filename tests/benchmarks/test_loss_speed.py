@@ -9,9 +9,8 @@ import pytest
 import torch
 from benchmarks.timing import best_seconds
 
-from system.losses import Loss, Matching, NtXent, Ranking, WeightedTriplet
-from system.losses.base import BatchScores
-from system.losses.ranking import Negatives
+from system.losses import Loss
+from system.losses.terms import BatchScores, Matching, Negatives, NtXent, Ranking, WeightedTriplet
 
 pytestmark = pytest.mark.benchmark
 

@@ -10,9 +10,9 @@ import tiny
 import torch
 from benchmarks.timing import best_seconds, report
 
-from system.losses import Ranking
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
+from system.losses.terms import Ranking
 from system.models.text import SentenceTransformers
 from system.models.text.sentence_encoder import SentenceTransformersEncoder
 

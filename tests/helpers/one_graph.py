@@ -2,7 +2,7 @@
 
 import torch
 
-from system.losses.base import BatchScores
+from system.losses.terms import BatchScores
 from system.models.batch import Batch
 from system.models.embeddings import concatenate_embeddings
 from system.models.retrieval import RetrievalModel

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from data_tools.manifest import read_manifest
 from data_tools.words import vocabulary_of
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.losses.negatives import NEGATIVES
+from system.losses.terms import Negatives
 from system.models.text.vector_file import write_word_vectors
 
 RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
@@ -38,7 +39,7 @@ TRIPLET |= {"positive": [0.5, -0.7, 0.2], "negative": [0.03, -0.3, 1.6]}
 
 
 def terms() -> dict[str, list[Content]]:
-    found = {f"ranking_{name}": [RANKING | {"negatives": name}] for name in ("all", *NEGATIVES)}
+    found = {f"ranking_{name}": [RANKING | {"negatives": name}] for name in typing.get_args(Negatives)}
     found |= {f"reduce_{name}": [RANKING | {"reduce": name}] for name in ("mean", "hinge_of_mean")}
     found |= {f"nt_xent_{name}": [NT_XENT | {"same_clip": name}] for name in ("masked", "negatives", "positives")}
     found["weighted_triplet"] = [TRIPLET]

@@ -17,8 +17,9 @@ from system.batches.items import Item
 from system.batches.loader import collate
 from system.experts.logmel import LogMel
 from system.features.build import Features, build_features
-from system.losses import Matching, Ranking
 from system.losses import terms as losses
+from system.losses.diagnostics import accuracies
+from system.losses.terms import Matching, Ranking
 from system.models.audio import ExpertHeads, Gru
 from system.models.audio.expert_heads_encoder import ExpertHead
 from system.models.batch import Series
@@ -244,7 +245,7 @@ def test_validation_metrics_match_slow_reference(world: Any) -> None:
     with torch.no_grad():
         for batch in batches:
             scores = embed_and_score(model, collate(batch, features), "float32")
-            expected.append([losses.total_loss(scores, stage.losses).item(), *losses.accuracies(scores)])
+            expected.append([losses.total_loss(scores, stage.losses).item(), *accuracies(scores)])
         matrix = cosine(
             embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features)
         )

@@ -21,9 +21,7 @@ from system.batches.items import Item, make_moment_items
 from system.experts.logmel import LogMel
 from system.features.bank import open_bank
 from system.features.build import Features
-from system.losses.base import BatchScores, FrameScores
-from system.losses.frame_cross_entropy import FrameCrossEntropy
-from system.losses.two_state import TwoState
+from system.losses.terms import BatchScores, FrameCrossEntropy, FrameScores, TwoState
 from system.models.audio.frame_transformer import FrameTransformer
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
@@ -112,18 +110,12 @@ def test_loss_of_the_two_state_model_with_zero_transition_weights_equals_cross_e
     for row, length in enumerate(lengths):
         labels[row, length:] = False
     free = batch(drawn(3, 7), lengths, labels)
-    frames = free.require_frames()._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
+    assert free.frames is not None
+    frames = free.frames._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
     free = dataclasses.replace(free, frames=frames)
     likelihood = TwoState(kind="two_state", weight=1, per_frame=True).value(free)
     entropy = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(free)
     assert float(likelihood) == pytest.approx(float(entropy), abs=1e-6)
-
-
-def test_moment_loss_without_moments_raises_value_error() -> None:
-    plain = batch(drawn(2, 3), [3, 3], torch.zeros(2, 3, dtype=torch.bool))
-    without = dataclasses.replace(plain, frames=None)
-    with pytest.raises(ValueError, match="batch"):
-        TwoState(kind="two_state", weight=1, per_frame=True).value(without)
 
 
 @pytest.mark.parametrize("positions", [4, 64])

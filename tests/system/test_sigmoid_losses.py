@@ -14,13 +14,12 @@ from threads import one_thread  # noqa: F401  a fixture
 from trainings import NT_XENT
 
 from system.__main__ import main
-from system.losses import HardNegativeNce, NtXent, Sigmoid
-from system.losses.base import BatchScores
+from system.losses.terms import BatchScores, HardNegativeNce, NtXent, Sigmoid
 from system.recipe.load import load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SIGMOID = Sigmoid(kind="sigmoid", weight=1, same_clip="positives")
+SIGMOID = Sigmoid(kind="sigmoid", weight=1)
 HARD = HardNegativeNce(kind="hard_negative_nce", weight=1, temperature=0.2, beta=0.5)
 
 
@@ -50,21 +49,19 @@ def test_sigmoid_loss_matches_hand_values() -> None:
     assert SIGMOID.learned == {"sigmoid_log_scale": pytest.approx(math.log(10)), "sigmoid_bias": -10.0}
 
 
-@pytest.mark.parametrize("same_clip", ["positives", "masked"])
-def test_sigmoid_loss_matches_a_loop_over_its_definition(same_clip: str) -> None:
+def test_sigmoid_loss_matches_a_loop_over_its_definition() -> None:
     scores, clips = np.random.default_rng(0).uniform(-1, 1, (6, 6)), [0, 1, 0, 2, 3, 1]
     total = 0.0
     for i in range(6):
         for j in range(6):
-            if same_clip == "masked" and i != j and clips[i] == clips[j]:
+            if i != j and clips[i] == clips[j]:
                 continue
-            sign = 1 if clips[i] == clips[j] else -1
+            sign = 1 if i == j else -1
             total -= math.log(1 / (1 + math.exp(-sign * (5.0 * scores[i, j] - 2.0))))
-    term = Sigmoid(kind="sigmoid", weight=1, same_clip=same_clip)  # type: ignore[arg-type]
-    assert term.value(batch_of(scores, clips, 5.0, -2.0)).item() == pytest.approx(total / 6, rel=1e-12)
+    assert SIGMOID.value(batch_of(scores, clips, 5.0, -2.0)).item() == pytest.approx(total / 6, rel=1e-12)
 
 
-def slow_hard_negative(scores: np.ndarray, clips: list[int], t: float, alpha: float, beta: float) -> float:
+def slow_hard_negative(scores: np.ndarray, clips: list[int], t: float, beta: float) -> float:
     """The loss by loops over its equation."""
     total = 0.0
     for logits in (scores / t, scores.T / t):
@@ -76,18 +73,18 @@ def slow_hard_negative(scores: np.ndarray, clips: list[int], t: float, alpha: fl
                 for weight, j in zip(weights, others, strict=True)
             )
             matching = math.exp(logits[i, i])
-            total -= math.log(matching / (alpha * matching + negative)) / len(scores)
+            total -= math.log(matching / (matching + negative)) / len(scores)
     return total / 2
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (1.0, 0.25), (0.5, 1.0)])
-def test_hard_negative_loss_matches_a_loop_over_its_equation(alpha: float, beta: float) -> None:
+@pytest.mark.parametrize("beta", [0.0, 0.25, 1.0])
+def test_hard_negative_loss_matches_a_loop_over_its_equation(beta: float) -> None:
     scores = np.random.default_rng(1).uniform(-1, 1, (7, 7))
     for clips in (list(range(7)), [0, 1, 0, 2, 3, 1, 0]):
-        term = HardNegativeNce(kind="hard_negative_nce", weight=1, temperature=0.1, alpha=alpha, beta=beta)
-        expected = slow_hard_negative(scores, clips, 0.1, alpha, beta)
+        term = HardNegativeNce(kind="hard_negative_nce", weight=1, temperature=0.1, beta=beta)
+        expected = slow_hard_negative(scores, clips, 0.1, beta)
         assert term.value(batch_of(scores, clips)).item() == pytest.approx(expected, rel=1e-10)
-        if (alpha, beta) == (1.0, 0.0):
+        if beta == 0:
             plain = NtXent(kind="nt_xent", weight=1, temperature=0.1)
             expected = plain.value(batch_of(scores, clips)).item()
             assert term.value(batch_of(scores, clips)).item() == pytest.approx(expected)
@@ -110,7 +107,7 @@ def test_sigmoid_loss_gradients_match_finite_differences_and_are_finite_without_
         scores = scores.double().requires_grad_()
         value = term.value(batch_of(scores, [5, 5, 5]))
         if isinstance(term, HardNegativeNce):
-            assert value.item() == pytest.approx(math.log(term.alpha), abs=1e-9), "without negatives"
+            assert value.item() == pytest.approx(0, abs=1e-9), "without negatives"
         value.backward()
         assert scores.grad is not None
         assert scores.grad.isfinite().all()
