@@ -29,11 +29,13 @@ from data_tools.tables import write_table
 from system.__main__ import main as system
 from system.losses.terms import BatchScores
 from system.models.batch import Series
+from system.models.embeddings import Embedded
 
 FLOORS = ("data_tools", "submission", "system")
 CHANGED: dict[str, dict[str, Any]] = {  # changes of a tiny recipe that use a guide's addition
     "### An expert": {"experts": {"loudness": {"kind": "loudness"}}},
     "### A loss term": {"losses": [{"kind": "soft_max", "weight": 1, "sharpness": 20}]},
+    "### A score": {"score": {"kind": "manhattan"}},
     "### An audio encoder": {"audio": {"kind": "last_frame"}},
     "### A text encoder": {"text": {"kind": "bag_of_words", "dim": 24}},
 }
@@ -113,7 +115,7 @@ def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
     audio = content["model"]["audio"]
     experts = changed.get("experts", audio["experts"])
     content["model"] |= {"audio": changed.get("audio", audio) | {"experts": experts}}
-    content["model"] |= {"text": changed.get("text", content["model"]["text"])}
+    content["model"] |= {part: changed[part] for part in ("text", "score") if part in changed}
     return tiny.write_recipe(folder / "recipe.yaml", content)
 
 
@@ -123,7 +125,7 @@ def test_new_recipe_kind_of_the_extension_guide_needs_one_file_and_one_line_of_c
 ) -> None:
     steps = guide(root / "system/EXTENDING.md", title)
     path = write_recipe(world, tmp_path, CHANGED[title])
-    refusal = run(copy, "system", "check", path, fails=True, then=NO_TORCH)
+    refusal = run(copy, "system", "check", path, fails=True)
     assert "unknown kind" in refusal
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {line}" for line in steps[-1][1].splitlines(keepends=True)])
@@ -154,6 +156,12 @@ def test_loudness_expert_of_the_extension_guide_is_the_rms_of_tenths_of_a_second
 def test_soft_max_loss_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
     term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
     assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
+
+
+def test_manhattan_score_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
+    score = example(root, "### A score")["Manhattan"](kind="manhattan").build(2)
+    clips, captions = (Embedded(torch.tensor(rows)) for rows in ([[1.0, 2.0]], [[1.0, 2.0], [0.0, 5.0]]))
+    assert score(clips, captions).tolist() == [[0.0, -2.0]]
 
 
 def test_last_frame_pooling_of_the_extension_guide_uses_the_last_unpadded_frame(root: Path) -> None:
@@ -196,7 +204,7 @@ def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, 
     entry = {"kind": "chance", "data": "evaluation", "seed": 3, "edition": "custom", "csv": True}
     content = tiny.recipe(world, tmp_path) | {"stages": {}, "rank": {"by_chance": entry}}
     path = tiny.write_recipe(tmp_path / "chance.yaml", content)
-    assert "unknown kind" in run(copy, "system", "check", path, fails=True, then=NO_TORCH)
+    assert "unknown kind" in run(copy, "system", "check", path, fails=True)
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
     plan = run(copy, "system", "check", path)

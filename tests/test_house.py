@@ -153,10 +153,9 @@ def test_every_verb_has_help_and_a_readme_example(root: Path, room: str, capsys:
         ["data_tools", "--help"],
         ["submission", "--help"],
         ["system", "--help"],
-        ["system", "check", "--help"],
     ],
 )
-def test_help_and_check_import_no_torch(root: Path, arguments: list[str]) -> None:
+def test_help_imports_no_torch(root: Path, arguments: list[str]) -> None:
     code = (
         "import sys, runpy\n"
         f"sys.argv = {['-m', *arguments[1:]]!r}\n"

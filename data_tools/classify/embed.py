@@ -80,11 +80,16 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
             f"model {name!r} cannot be loaded as a sentence-transformers model ({reason}); give the folder of such a "
             "model, or its Hugging Face name while online"
         ) from error
-    transformer = getattr(model[0], "model", None)  # static embeddings and bags of words do not have one
-    positions = position_count(transformer) if hasattr(transformer, "config") else None
-    if positions is not None and (model.max_seq_length is None or model.max_seq_length > positions):
-        model.max_seq_length = positions
+    limit_length(model)
     return model
+
+
+def limit_length(model: Any, longest: int | None = None) -> None:
+    """Let a SentenceTransformer cut texts at its number of positions, and at most at `longest` tokens."""
+    transformer = getattr(model[0], "model", None)  # static embeddings and bags of words do not have one
+    if hasattr(transformer, "config"):
+        limits = (model.max_seq_length, position_count(transformer), longest)
+        model.max_seq_length = min((limit for limit in limits if limit is not None), default=None)
 
 
 def position_count(transformer: Any) -> int | None:

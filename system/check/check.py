@@ -201,7 +201,7 @@ def trainable_parameters(recipe: schema.Recipe, data: Data, absent: Collection[s
     Args:
         absent: Sides of the model, audio or text, that cannot be built.
     """
-    from system.models.score import count_layer_parameters
+    from system.models.scores import count_layer_parameters
     from system.runs.open import training_vocabulary
 
     model = recipe.model

@@ -6,6 +6,7 @@ and writes files, while the others wait. Torch is only imported for computations
 """
 
 import atexit
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ BUCKET = 1 << 23  # numbers that are summed over all processes at a time: 32 MiB
 
 T = TypeVar("T")
 _connected = False
+log = logging.getLogger(__name__)
 
 
 def process_index() -> int:
@@ -63,6 +65,8 @@ def processes(device: "torch.device | None") -> Iterator[None]:
             f"the processes cannot connect ({reason}); start all by torchrun, or unset WORLD_SIZE"
         ) from error
     _connected = True
+    if is_first():
+        log.info("%d processes compute together", process_count())
     try:
         yield
     except RuntimeError as error:  # gloo and nccl have no error of their own for a process that is gone
@@ -119,16 +123,6 @@ def first_before_others() -> Iterator[None]:
             import torch.distributed as dist
 
             dist.broadcast_object_list([None, is_done])
-
-
-def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
-    """Return the tensors of all processes, of one shape, in the order of ranks, without gradients."""
-    import torch
-    import torch.distributed as dist
-
-    found = [torch.empty_like(tensor) for _ in range(process_count())]
-    dist.all_gather(found, tensor)
-    return found
 
 
 def sum_gradients(parameters: "Iterable[torch.nn.Parameter]") -> None:

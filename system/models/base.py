@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, ValidationInfo
 
-from data_tools.classify.model_files import folder_problem
+from data_tools.classify.model_files import folder_problem, local_folder
 from data_tools.datasets.download import FETCH_AGAIN, content_problem, cure_of
 from data_tools.settings import Size, Strict
 
@@ -133,4 +133,6 @@ class EncoderKind(Strict):
 
     def plan_facts(self) -> Facts:
         """Return a description of the encoder for the verb `check`, and a list of its missing files."""
-        return self.kind, []
+        if self.hub_model is not None:
+            return hub_facts(f"{self.kind} {self.hub_model}", self.hub_model, local_folder(self.hub_model))
+        return self.kind, self.file_problems()

@@ -1,7 +1,4 @@
-"""Embeddings: vectors or series.
-
-Embeddings of clips and captions: vectors, or series of frames or words.
-"""
+"""Embeddings of clips and captions: vectors, or series of frames or words."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,48 +6,55 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from system.networks.layers import length_mask
+from system.compute.processes import gather, process_count
 
 # B clips or captions, L frames or words, D embedding; F frames of all clips together
 
 MAX_PADDED = 1 << 24  # most values of a part's clips, padded to its longest one
 
 
-class Embedded(NamedTuple):
-    """Output of an encoder: pooled vectors (B, D) with lengths None, or padded series (B, L, D) with lengths (B,).
-    Lengths do not count padding.
-    """
+def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the mask (B, size) of padded series: true up to each length."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
-    values: torch.Tensor
-    lengths: torch.Tensor | None = None
+
+class Embedded(NamedTuple):
+    """Output of an encoder: vectors, or padded series."""
+
+    values: torch.Tensor  # (B, D), or (B, L, D)
+    lengths: torch.Tensor | None = None  # (B,) without padding; None for vectors
 
     @property
     def size(self) -> int:
-        """Number of clips or captions, B."""
+        """Number of clips or captions."""
         return len(self.values)
 
     def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
-        """Return the embeddings at the indexes `index`, in this order."""
+        """Return the embeddings at some indexes."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
     def float(self) -> "Embedded":
         """Convert the embeddings to float32."""
         return Embedded(self.values.float(), self.lengths)
 
+    def to(self, device: torch.device) -> "Embedded":
+        """Move the embeddings to a device."""
+        return Embedded(self.values.to(device), None if self.lengths is None else self.lengths.to(device))
+
 
 class Ragged(NamedTuple):
-    """Series of a pool, concatenated without padding: values (F, D), lengths (B,) whose sum is F."""
+    """Series of a pool without padding, so that one long clip does not lengthen the others."""
 
-    values: torch.Tensor
-    lengths: torch.Tensor
+    values: torch.Tensor  # (F, D), one series after the other
+    lengths: torch.Tensor  # (B,), whose sum is F
 
     @property
     def size(self) -> int:
-        """Number of series, one per clip, B."""
+        """Number of series."""
         return len(self.lengths)
 
     def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
-        """Return the series at the indexes `index`, in this order."""
+        """Return the series at some indexes."""
         index = torch.as_tensor(index, device=self.lengths.device)
         lengths = self.lengths[index]
         skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
@@ -62,10 +66,7 @@ class Ragged(NamedTuple):
         return Ragged(self.values.float(), self.lengths)
 
     def padded_parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
-        """Yield the (P,) indexes and the padded series of groups of P series of similar length, shortest first.
-
-        A group has at most MAX_PADDED values, or only one series.
-        """
+        """Yield the indexes and the padded series of groups of similar length, of at most MAX_PADDED values."""
         order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
         lengths, begin = self.lengths[order].tolist(), 0
         for end in range(1, len(lengths) + 1):
@@ -74,8 +75,8 @@ class Ragged(NamedTuple):
                 begin = end
 
     def padded(self) -> Embedded:
-        """Return all series padded with zeros to the longest: (B, L, D) with their lengths."""
-        mask = length_mask_of(self)
+        """Return all series padded with zeros to the longest."""
+        mask = length_mask(self.lengths, max(1, int(self.lengths.max())))
         values = self.values.new_zeros(*mask.shape, self.values.shape[1])
         values[mask] = self.values
         return Embedded(values, self.lengths)
@@ -84,8 +85,22 @@ class Ragged(NamedTuple):
 Embeddings = Embedded | Ragged
 
 
+class Units(Embedded):
+    """Vectors (B, D), each of length 1 or 0."""
+
+
+def prepare_for_scoring(clips: Embeddings) -> Embeddings:
+    """Scale vectors to length 1 once, for many queries; series are unchanged."""
+    return clips if clips.lengths is not None else Units(unit_vectors(clips))
+
+
+def unit_vectors(embedded: Embeddings) -> torch.Tensor:
+    """Scale vectors (B, D) to length 1; zeros stay zeros."""
+    return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
+
+
 def concatenate_embeddings(parts: Sequence[Embedded]) -> Embedded:
-    """Concatenate the embeddings of several groups of clips or captions. Series are padded to the longest."""
+    """Concatenate embeddings; series are padded to the longest."""
     if parts[0].lengths is None:
         return Embedded(torch.cat([part.values for part in parts]))
     longest = max(part.values.shape[1] for part in parts)
@@ -93,26 +108,19 @@ def concatenate_embeddings(parts: Sequence[Embedded]) -> Embedded:
     return Embedded(torch.cat(filled), torch.cat([part.lengths for part in parts if part.lengths is not None]))
 
 
-class Units(Embedded):
-    """Pooled vectors (B, D), each of length 1 or 0."""
+def gather_embeddings(local: Sequence[Embedded], count: int, device: torch.device) -> list[Embedded]:
+    """Exchange the embeddings of chunks among processes, without gradients.
 
+    Args:
+        local: Of this process's chunks.
+        count: Number of all chunks; chunk i belongs to process i % n.
+        device: Of the result.
 
-def prepare_for_scoring(clips: Embeddings) -> Embeddings:
-    """Scale the pooled vectors of clips to length 1, so that scoring is fast; return series unchanged."""
-    return clips if clips.lengths is not None else Units(unit_vectors(clips))
-
-
-def unit_vectors(embedded: Embeddings) -> torch.Tensor:
-    """Scale vectors (B, D) to length 1. Vectors of zeros stay zeros."""
-    return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
-
-
-def length_mask_of(series: Embeddings) -> torch.Tensor:
-    """Return the mask (B, L) of padded series: true for frames or words, false for padding."""
-    if series.lengths is None:
-        raise ValueError(
-            "the score frame_word needs one embedding per frame and per word, but these embeddings are pooled; "
-            "use encoders that return series"
-        )
-    longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]
-    return length_mask(series.lengths, longest)
+    Returns:
+        The embeddings of all chunks, in order, in every process.
+    """
+    here = [Embedded(part.values.detach(), part.lengths) for part in local]
+    if process_count() == 1:
+        return here
+    gathered = gather([part.to(torch.device("cpu")) for part in here])
+    return [gathered[number % len(gathered)][number // len(gathered)].to(device) for number in range(count)]

@@ -1,7 +1,4 @@
-"""Model of two encoders and a score.
-
-The model that scores clips against captions: an audio encoder, a text encoder, a score.
-"""
+"""The model that scores clips against captions: an audio encoder, a text encoder, a score."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,10 +10,8 @@ from torch import nn
 from system.compute.device import on_device
 from system.losses.terms import BatchScores, FrameScores
 from system.models.batch import Batch
-from system.models.dot_product import DotProduct, FrameDotProducts
 from system.models.embeddings import Embedded, Embeddings, prepare_for_scoring
-from system.models.moment_score import MomentScore
-from system.models.score import count_layer_parameters
+from system.models.scores import ClipLogits, FrameLogits, MomentScore, count_layer_parameters
 from system.models.settings import Model
 from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
@@ -27,23 +22,20 @@ MAX_SCORES = 1 << 24  # most scores of a block: 64 MiB
 
 
 class RetrievalModel(nn.Module):
-    """An audio encoder and a text encoder with the same embedding size, and the score of clips against captions.
+    """An audio encoder and a text encoder with the same embedding size, and the score of clips against captions."""
 
-    unit_length: Whether the score depends only on the directions of embeddings. frame_grid: Times of embedded frames;
-    None if they equal the times of the expert's frames.
-    """
-
-    unit_length: bool = True
-    frame_grid: Grid | None = None
+    unit_length: bool = True  # whether the score depends only on directions
+    frame_grid: Grid | None = None  # times of embedded frames; None: those of the expert's frames
 
     def __init__(self, settings: Model, text: TextEncoder, learned: Mapping[str, float] | None = None) -> None:
-        """Build the audio encoder and the score. learned: Initial values of loss parameters that are trained, too."""
+        """Build the audio encoder and the score. learned: Start values of parameters of losses."""
         super().__init__()
         self.audio = settings.audio.build(settings.text.dim)
         self.text = text
         self.score = settings.score.build(settings.text.dim)  # (B, N) scores of every clip against every caption
-        if text.logit_numbers is not None and isinstance(self.score, DotProduct | FrameDotProducts):
-            self.score.set_scale_and_offset(*text.logit_numbers)
+        if text.logit_numbers is not None and isinstance(self.score, ClipLogits | FrameLogits):
+            for number, value in zip((self.score.scale, self.score.offset), text.logit_numbers, strict=True):
+                number.data.fill_(value)
         self.unit_length, self.frame_grid = settings.score.unit_length, settings.audio.frame_grid
         start = settings.learned_temperature
         self.temperature = None if start is None else nn.Parameter(torch.tensor(start))
@@ -51,11 +43,9 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """The model's score, if it is a score of moments. Raises ValueError for a score of another kind."""
+        """The model's score, if it is a score of moments. Raises ValueError for another one."""
         if not isinstance(self.score, MomentScore):
-            raise ValueError(
-                "this model cannot find moments: its model.score is not of kind moments; use a model with score moments"
-            )
+            raise ValueError("this model cannot find moments: its score is not of kind moments; use one that has it")
         return self.score
 
     @property
@@ -64,25 +54,19 @@ class RetrievalModel(nn.Module):
         return self.text.device
 
     def prepare_for_scoring(self, clips: Embeddings) -> Embeddings:
-        """Return the embeddings of clips, scaled to length 1 if this keeps their scores, so that scoring is fast."""
+        """Scale embeddings of clips to length 1, if this keeps their scores, so that scoring is fast."""
         return prepare_for_scoring(clips) if self.unit_length else clips
 
     def embedded_frame_grid(self, grids: Mapping[str, Grid]) -> Grid:
-        """Return the times of a clip's embedded frames. grids: Dict with one entry, the times of expert frames."""
+        """Return the times of a clip's embedded frames, given those of the expert's frames."""
         return self.frame_grid or next(iter(grids.values()))
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
-        """Score all captions against all clips: (Q, C) float32 on the CPU.
-
-        All files of scores have this orientation too: one row per caption.
-        """
+        """Score all captions against all clips: (Q, C) float32 on the CPU, one row per caption as in all files."""
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
     def score_blocks(self, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-        """Yield the score matrix of captions against clips in blocks (n, C) of n captions.
-
-        A block has at most MAX_SCORES scores, or the scores of only one caption.
-        """
+        """Yield the score matrix in blocks (n, C) of n captions, of at most MAX_SCORES scores."""
         size = max(1, MAX_SCORES // clips.size)
         with torch.inference_mode():
             clips = self.prepare_for_scoring(clips)
@@ -91,41 +75,28 @@ class RetrievalModel(nn.Module):
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from name to module, for each part of the model that may have a separate learning rate.
-
-        The parts are the audio encoder's parts, the whole audio encoder (`audio`), and the text encoder (`text`).
-        """
+        """Return the parts of the model that may have learning rates of their own."""
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
     def parameters_by_part(self) -> dict[str, int]:
-        """Return the numbers of trainable parameters of the audio encoder's parts, the text encoder, and the score."""
-        parts = {
-            name: sum(p.numel() for p in part.parameters() if p.requires_grad)
-            for name, part in {**self.audio.parts(), "text": self.text}.items()
-        }
-        return parts | count_layer_parameters(self.score)
+        """Count the trainable parameters of the audio encoder's parts, the text encoder, and the score's layers."""
+        parts = {name: list(part.parameters()) for name, part in {**self.audio.parts(), "text": self.text}.items()}
+        found = {name: sum(p.numel() for p in part if p.requires_grad) for name, part in parts.items()}
+        return found | count_layer_parameters(self.score)
 
     def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: torch.Tensor) -> FrameScores:
-        """Score each clip's frames against the clip's query; return the scores with the labels of the frames."""
+        """Score each clip's frames against the clip's query."""
         cosines, lengths = self.moments.cosines(clips, captions)
         scores, enter, leave = self.moments.weights(cosines)
         labels = F.pad(labels, (0, scores.shape[1] - labels.shape[1]))
         return FrameScores(scores, lengths, labels, enter, leave)
 
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
-        """Embed a batch's B clips and N captions.
-
-        This part of a training step may be computed in 16 bits.
-        """
+        """Embed a batch's B clips and N captions; this may be computed in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
 
     def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
-        """Score all pairs of a batch's clips and captions, for the losses.
-
-        Scores are computed in float32; the caller must not use autocast.
-        clips: B embeddings of the batch's clips. captions: N embeddings of the batch's captions, at least one per item.
-        The batch's audio is not used.
-        """
+        """Score all pairs of a batch's clips and captions for the losses, in float32; not under autocast."""
         clips, captions = clips.float(), captions.float()
         frames = None if batch.labels is None else self._frame_scores(clips, captions, batch.labels)
         numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}

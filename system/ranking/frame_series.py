@@ -20,8 +20,8 @@ from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from system.features.build import Features
 from system.models.embeddings import Embedded, Embeddings
-from system.models.moment_score import FrameWeights, MomentScore, cosines_of_queries
 from system.models.retrieval import RetrievalModel
+from system.models.scores import FrameWeights, MomentScore, cosines_of_queries
 from system.moments.two_state import log_likelihood, posteriors, raise_scores
 from system.moments.windows import (
     MAX_FRAMES,

@@ -24,8 +24,8 @@ from submission.metrics.summary import Summary, summarise_moments
 from system.features.build import Features
 from system.features.pieces import pieces_of
 from system.models.embeddings import Embedded, Embeddings, Ragged
-from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
+from system.models.scores import MomentScore
 from system.moments.windows import By, Decoding, Grid
 from system.ranking.base import Ranker
 from system.ranking.embedding import embed_clips, embed_texts

@@ -19,9 +19,8 @@ from data_tools.manifest import Clip, Query
 from submission.ordering import ranked_columns
 from system.features.build import Features
 from system.models.embeddings import Embedded, Embeddings, prepare_for_scoring, unit_vectors
-from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
-from system.models.score import Cosine, ScoreSettings
+from system.models.scores import Cosine, MomentScore, ScoreSettings
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.base import Hit, Pool, Ranker
 from system.ranking.embedding import embed_pool, embed_texts, vectors

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from data_tools.errors import KitError
-from system.models.text.pretrained_encoder import load_transformer
+from system.models.text.published import load_tokens
 from system.networks.weights import Weights, read_weights
 
 TEXT = "text_encoder."
@@ -29,7 +29,8 @@ def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
     weights = read_weights(checkpoint)
     weights = weights.section("model") if isinstance(weights.tensors.get("model"), dict) else weights
     prefix = _text_encoder_prefix(weights)
-    tokenizer, network = load_transformer(model, None)
+    transformer = load_tokens(model, "mean")[0]
+    tokenizer, network = transformer.tokenizer, transformer.model
     tensors = {key: value for key, value in network.state_dict().items() if value.is_floating_point()}
     with torch.no_grad():
         for key, value in tensors.items():

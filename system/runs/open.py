@@ -21,8 +21,8 @@ from data_tools.words import vocabulary_of
 from submission.runs.reading import finish_hint, read_result
 from submission.runs.record import FittedScore, ModelFacts
 from system.compute.device import device_of, memory_errors, moved
-from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
+from system.models.scores import MomentScore
 from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import as_change, load_recipe

@@ -36,10 +36,10 @@ PREFIXES = {
     "audio_embedding_model.model.model.": "audio.network.transformer.",
     "audio_projection.": "audio.head.",
     "project_audio.0.": "audio.head.",
-    "text_embedding_model.": "text.trained.",
-    "sentence_embedding_model.": "text.trained.",
-    "text_projection.": "text.mlp.",
-    "project_sentence.0.": "text.mlp.",
+    "text_embedding_model.": "text.trained.0.model.",
+    "sentence_embedding_model.": "text.trained.0.model.",
+    "text_projection.": "text.head.",
+    "project_sentence.0.": "text.head.",
 }
 COMPILED = "_orig_mod."
 

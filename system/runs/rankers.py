@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.formats.score_matrix import read_scores
 from system.batches.loader import Taught
-from system.models.moment_score import MomentScore
+from system.models.scores import MomentScore
 from system.ranking.base import RankEntry, Ranker
 from system.ranking.cache import CachedEmbeddings, FileEmbeddings, cache_folder, frame_banks_folder
 from system.ranking.checkpoint import RankBlind

@@ -20,8 +20,7 @@ from system.losses import terms
 from system.losses.diagnostics import diagnose
 from system.losses.terms import BatchScores
 from system.models.batch import Batch, own_rows
-from system.models.embeddings import Embedded, concatenate_embeddings
-from system.models.gathered import gather_embeddings
+from system.models.embeddings import Embedded, concatenate_embeddings, gather_embeddings
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 
@@ -98,7 +97,7 @@ def _add_gradients_by_chunks(
             begin_chunk(seed, first + number)
             with torch.set_grad_enabled(size is None), in_precision(device, precision):
                 local[number] = side.chunks[number]().float()
-        leaves = gather_embeddings(list(local.values()), side.sizes, device)
+        leaves = gather_embeddings(list(local.values()), len(side.chunks), device)
         for leaf in leaves:
             leaf.values.requires_grad_()
         found = concatenate_embeddings(leaves).rows(on_device(side.order, device))

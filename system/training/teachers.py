@@ -18,7 +18,7 @@ from data_tools.manifest import Clip, caption_queries
 from system.batches.items import caption_key
 from system.batches.loader import Taught, Teachers
 from system.features.bank import Bank, open_bank
-from system.features.texts import store_vectors
+from system.models.text.published import store_vectors
 from system.networks.weights import weights_sha256
 from system.ranking.cache import CachedEmbeddings
 from system.ranking.embedding import embed_texts

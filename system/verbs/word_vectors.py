@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from data_tools.errors import KitError
-from system.models.text.vector_file import write_word_vectors
 
 
 def word_embeddings(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
@@ -36,9 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb `word_vectors`: write a model's word embeddings to a .bin file. Returns: The exit status."""
     if arguments.out.suffix != ".bin":
         raise KitError(f"--out {arguments.out}: must end in .bin")
-    from system.models.text.pretrained_encoder import load_transformer
+    from system.models.text.published import load_tokens
+    from system.models.text.words import write_word_vectors
 
-    words = word_embeddings(*load_transformer(arguments.model, None))
+    transformer = load_tokens(arguments.model, "mean")[0]
+    words = word_embeddings(transformer.tokenizer, transformer.model)
     if not words:
         raise KitError(f"{arguments.model} has no token that is a whole word; use a model with BERT's vocabulary")
     write_word_vectors(arguments.out, words)

@@ -26,7 +26,7 @@ from system.models.embeddings import Embedded
 folder, model = Path(sys.argv[1]), sys.argv[2]
 content = tiny.recipe(folder / "none.jsonl", folder)
 content["model"]["text"] = {
-    "kind": "sentence_transformers", "model": model, "dim": 384, "projection": "none",
+    "kind": "published", "model": model, "dim": 384, "head": "none",
     "trainable": sys.argv[3] == "trainable",
 }
 recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe

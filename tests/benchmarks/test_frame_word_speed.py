@@ -14,9 +14,8 @@ _COMMON = """
 import json, resource, sys, time
 import torch
 from system.models.embeddings import Embedded
-from system.models.frame_word import frame_word
+from system.models.scores import frame_word
 torch.manual_seed(0)
-reduce = sys.argv[1]
 unit = lambda *shape: torch.nn.functional.normalize(torch.randn(*shape), dim=-1)
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -39,14 +38,14 @@ frame_counts = torch.randint(750, 1451, (CLIPS,))
 captions = Embedded(words, word_counts)
 before = peak()
 with torch.inference_mode():
-    seconds, cpu, scores = timed(lambda: frame_word(Embedded(frames, frame_counts), captions, reduce))
+    seconds, cpu, scores = timed(lambda: frame_word(Embedded(frames, frame_counts), captions))
     after = peak()
     pairs = [(int(i), int(j)) for i, j in zip(torch.randint(CLIPS, (500,)), torch.randint(CAPTIONS, (500,)))]
     def pairwise():
         found = []
         for i, j in pairs:
             dots = (frames[i, : frame_counts[i]] @ words[j, : word_counts[j]].T).clamp(min=0)
-            found.append({"mean": dots, "best_frame": dots.amax(0), "best_word": dots.amax(1)}[reduce].mean())
+            found.append(dots.mean())
         return torch.stack(found)
     slow, _, expected = timed(pairwise)
 found = torch.stack([scores[i, j] for i, j in pairs])
@@ -59,9 +58,9 @@ _TRAINING = (
     _COMMON
     + """
 frames, counts = unit(32, 1500, 300).requires_grad_(), torch.full((32,), 1500)
-words = unit(32, 20, 300).requires_grad_(sys.argv[2] == "trained")
+words = unit(32, 20, 300).requires_grad_(sys.argv[1] == "trained")
 def step():
-    scores = frame_word(Embedded(frames, counts), Embedded(words, torch.full((32,), 20)), reduce)
+    scores = frame_word(Embedded(frames, counts), Embedded(words, torch.full((32,), 20)))
     (scores.mean() - scores.diagonal().mean()).backward()
 before = peak()
 step()
@@ -82,24 +81,20 @@ def measured(root: Path, code: str, *arguments: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("reduce", ["mean", "best_frame", "best_word"])
-def test_time_and_memory_of_scoring_frames_against_words_in_evaluation_are_measured(reduce: str, root: Path) -> None:
-    found = measured(root, _EVALUATION, reduce)
+def test_time_and_memory_of_scoring_frames_against_words_in_evaluation_are_measured(root: Path) -> None:
+    found = measured(root, _EVALUATION)
     print(
-        f"\n{reduce}: 1,045 clips of 15 to 29 s, 5,225 captions, {found['seconds']:.0f} s ({found['cpu']:.0f} s of CPU "
+        f"\n1,045 clips of 15 to 29 s, 5,225 captions, {found['seconds']:.0f} s ({found['cpu']:.0f} s of CPU "
         f"time); memory {found['inputs']:.2f} GiB of the embeddings, peak {found['peak']:.2f} GiB; pair by pair "
         f"{found['pairwise'] / 60:.0f} min, {found['pairwise'] / found['seconds']:.0f} x; off by {found['off']:.1e}"
     )
 
 
 @pytest.mark.parametrize("words", ["trained", "frozen"])
-@pytest.mark.parametrize("reduce", ["mean", "best_frame", "best_word"])
-def test_time_and_memory_of_scoring_frames_against_words_in_training_are_measured(
-    reduce: str, words: str, root: Path
-) -> None:
-    found = measured(root, _TRAINING, reduce, words)
+def test_time_and_memory_of_scoring_frames_against_words_in_training_are_measured(words: str, root: Path) -> None:
+    found = measured(root, _TRAINING, words)
     print(
-        f"\n{reduce}, {words} words: 32 clips of 1,500 frames, 32 captions of 20 words, forward and backward "
+        f"\n{words} words: 32 clips of 1,500 frames, 32 captions of 20 words, forward and backward "
         f"{found['seconds']:.2f} s, {found['peak']:.2f} GiB above the embeddings; "
         f"pair by pair {found['pairwise']:.1f} s"
     )

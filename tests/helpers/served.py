@@ -20,9 +20,9 @@ import torch
 
 from data_tools.manifest import Clip
 from system.features.build import Features
-from system.models.cosine import cosine
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
+from system.models.scores import cosine
 from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
 from system.ranking.listing import Listed

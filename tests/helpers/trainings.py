@@ -18,7 +18,6 @@ NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": 0.1}
 BANDS = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
 BANDS |= {"lowest": 0.0, "highest": 8_000.0}
 CRNN = {"kind": "crnn", "experts": {"logmel": BANDS}, "hidden": 12, "dropout": 0.0, "embedding": "mean"}
-CRNN |= {"padding": "masked"}
 Content = dict[str, Any]
 
 

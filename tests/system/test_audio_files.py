@@ -11,13 +11,11 @@ from typing import Any
 import augmented
 import numpy as np
 import pytest
-import several
 import soundfile
 import tiny
 from outcomes import digest, lines
 from safetensors.numpy import load_file
 from threads import one_thread  # noqa: F401  a fixture
-from trainings import NT_XENT, content
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
@@ -189,34 +187,6 @@ def test_content_keys_are_written_to_disk_a_thousand_at_a_time(tmp_path: Path, m
     monkeypatch.setattr(ContentKeys, "read_key", lambda keys, path: pytest.fail("it was stored"))
     with closing(ContentKeys(tmp_path / "banks")) as keys:
         assert [keys(str(path)) for path in paths] == first
-
-
-@pytest.mark.slow
-@pytest.mark.collapses
-@pytest.mark.parametrize("steps", [1, 4])
-def test_two_processes_that_train_on_audio_files_match_losses_and_weights_of_one_process(
-    mp3s: Path, tmp_path: Path, steps: int
-) -> None:
-    # One step of a usual rate; or four of a rate so small that rounding does not grow in batch norms.
-    rate: dict[str, Any] = {"kind": "adamw", "lr": 1e-3 if steps == 1 else 1e-7, "weight_decay": 0.01}
-    made = content(mp3s, tmp_path, losses=[NT_XENT], optimizer=rate, epochs=1, steps_per_epoch=steps)
-    made["model"]["audio"] = {
-        "kind": "efficientat", "network": "mn04", "weights": None, "trainable": True, "segment_seconds": 0.5,
-        "hop_seconds": 0.5, "max_seconds": 1, "edge_jitter": False, "spec_augment": None, "segment_pooling": "mean",
-        "hidden": 8,
-    }  # fmt: skip
-    path = tiny.write_recipe(tmp_path / "files.yaml", made)
-    for processes in (1, 2):
-        command = ["train", path, "--out", tmp_path / f"run{processes}"]
-        finished = several.together(processes, [command], tmp_path)
-        assert finished.returncode == 0, finished.stderr
-    one, two = ([line["loss"] for line in lines(tmp_path / f"run{n}")] for n in (1, 2))
-    print(f"losses of one process {one}, of two {two}")
-    assert one == pytest.approx(two, rel=1e-4)
-    weights, other = (load_file(tmp_path / f"run{n}/only/e0001.safetensors") for n in (1, 2))
-    differences = np.concatenate([np.abs(weights[name] - other[name]).ravel() for name in weights])
-    print(f"{steps} steps: weights differ by at most {differences.max():.1e}, in the mean by {differences.mean():.1e}")
-    assert differences.mean() < 0.01 * steps * rate["lr"], "of the length of the updates"
 
 
 def test_each_process_decodes_only_its_share_of_a_batch(

@@ -16,7 +16,7 @@ from loaded import largest, loaded, relative, weights
 
 from system.experts import LogMelSlaney, PannsCnn14
 from system.models.audio import Crnn, Panns
-from system.models.audio.crnn_encoder import CrnnEncoder, run_gru, stretch_series
+from system.models.audio.crnn import CrnnEncoder
 from system.models.audio.panns_encoder import PannsEncoder
 from system.models.batch import Series
 from system.networks.frontend import LogMelFrontEnd, mel_basis, published_log_mel
@@ -172,7 +172,7 @@ def test_cnn14_frames_match_original_code(golden: Golden) -> None:
 
 def crnn(embedding: str = "frames") -> CrnnEncoder:
     settings = {"kind": "crnn", "experts": {"logmel": BASELINE}, "hidden": 150, "dropout": 0.3}
-    made = Crnn.model_validate({**settings, "embedding": embedding, "padding": "masked"}).build(0)
+    made = Crnn.model_validate({**settings, "embedding": embedding}).build(0)
     shapes = filled.crnn_shapes()
     tensors = {
         key.removeprefix("audio_enc.").replace("features.", ""): torch.from_numpy(fill(key, shapes)) for key in shapes
@@ -230,19 +230,19 @@ def test_crnn_layers_match_dcase2022_baseline(golden: Golden) -> None:
     series = [torch.from_numpy(content[f"{letter}_logmel_reflect"]) for letter in "AB"]
     lengths = torch.tensor([len(one) for one in series])
     values = torch.nn.utils.rnn.pad_sequence(series, batch_first=True, padding_value=7.0)
-    maps, shorter = made.apply_convolutions(values, lengths)
-    hidden = run_gru(made.gru, maps, shorter)
-    frames = stretch_series(hidden, shorter, lengths)
     unit = made({"logmel": Series(values, lengths)})
     mean = crnn("mean")({"logmel": Series(values, lengths)})
-    for row, (letter, length, short) in enumerate(zip("AB", lengths.tolist(), shorter.tolist(), strict=True)):
-        assert relative(maps[row, :short], content[f"{letter}_cnn"]) < 2e-5
-        assert relative(hidden[row, :short], content[f"{letter}_gru"]) < 2e-5
-        assert relative(frames[row, :length], content[f"{letter}_frames"]) < 2e-5
-        assert relative(frames[row, :length].mean(0), content[f"{letter}_clip"]) < 2e-5
+    for row, letter in enumerate("AB"):
+        maps = made.cnn(series[row][None, None])
+        hidden, _ = made.gru(maps.transpose(1, 2).flatten(2))
+        assert relative(maps.transpose(1, 2).flatten(2)[0], content[f"{letter}_cnn"]) < 2e-5
+        assert relative(hidden[0], content[f"{letter}_gru"]) < 2e-5
+        frames = made._frames(series[row][None])[0]
+        assert relative(frames, content[f"{letter}_frames"]) < 2e-5
+        assert relative(frames.mean(0), content[f"{letter}_clip"]) < 2e-5
         assert relative(mean.values[row], content[f"{letter}_clip_l2"]) < 2e-5
         expected = content[f"{letter}_frames"] / np.linalg.norm(content[f"{letter}_frames"], axis=1, keepdims=True)
-        assert relative(unit.values[row, :length], expected) < 2e-5
+        assert relative(unit.values[row, : len(frames)], expected) < 2e-5
     assert unit.lengths is not None
     assert unit.lengths.tolist() == lengths.tolist()
     assert mean.lengths is None

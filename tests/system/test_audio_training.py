@@ -155,7 +155,8 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_full_size_panns_bert_training_step_runs(tmp_path: Path, bert: Path) -> None:
     text = {
-        "kind": "first_token",
+        "kind": "published",
+        "pooling": "first",
         "model": str(bert),
         "trainable": True,
         "removed": ',.!?;:"',

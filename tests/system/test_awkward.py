@@ -28,7 +28,7 @@ from system.features.shared_work import shared_work
 from system.models import embeddings
 from system.models.audio import Passt
 from system.models.embeddings import Embedded, Ragged
-from system.models.moment_score import MomentScore, cosines_of_queries
+from system.models.scores import MomentScore, cosines_of_queries
 from system.networks.published import HOP, SHORTEST, STRIDE
 from system.networks.weights import Weights
 from system.ranking.embedding import embed_pool

@@ -16,7 +16,7 @@ from data_tools.manifest import read_manifest
 from submission.runs.record import RunResult
 from system.__main__ import main
 from system.check.check import Found, trainable_parameters
-from system.models.score import Moments
+from system.models.scores import Moments
 from system.runs.open import open_trained
 from system.runs.rankers import clips_to_rank, open_ranker
 from system.serve.search import Search, SearchQuery

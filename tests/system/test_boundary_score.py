@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from window_tables import frame_posteriors, moment_posteriors
 
 from data_tools.moments import Moment
-from system.models.boundary_score import BoundaryScore
 from system.models.embeddings import Embedded, Ragged
+from system.models.scores import BoundaryScore
 from system.moments.two_state import (
     log_likelihood,
     log_partition,

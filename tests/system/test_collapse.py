@@ -10,7 +10,7 @@ import torch
 
 from system.__main__ import main
 from system.models.embeddings import Embedded
-from system.models.frame_word import frame_word
+from system.models.scores import frame_word
 from system.training.validation import (
     collapse_diagnostics,
     collapse_messages,
@@ -61,7 +61,7 @@ def test_scores_that_are_all_clamped_to_zero_are_reported_as_a_collapse() -> Non
     """Frames that look away from every word: the embeddings differ, the scores do not."""
     clips = Embedded(torch.randn(4, 3, 5).abs(), torch.full((4,), 3))
     words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))
-    scores = frame_word(clips, words, "mean")
+    scores = frame_word(clips, words)
     assert direction_spread(clips) > 0.01
     assert share_of_equal_scores(scores) == 1
 

@@ -31,7 +31,7 @@ from data_tools.words import vocabulary_of
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.losses.terms import Negatives
-from system.models.text.vector_file import write_word_vectors
+from system.models.text.words import write_word_vectors
 
 RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
 TRIPLET = {"kind": "weighted_triplet", "weight": 1, "margin": 0.2, "clamp": "each"}
@@ -76,10 +76,10 @@ def frame_word(manifest: Path, folder: Path) -> Content:
     return {
         "audio": {"kind": "gru", "experts": logmel, "width": 8, "hidden": 6, "dropout": 0.0, "embedding": "frames"},
         "text": {
-            "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 12, "unknown": "each",
-            "embedding": "words", "padding": "masked",
+            "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 12, 
+            "embedding": "words",
         },
-        "score": {"kind": "frame_word", "reduce": "mean"},
+        "score": {"kind": "frame_word"},
     }  # fmt: skip
 
 

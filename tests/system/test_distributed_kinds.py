@@ -20,7 +20,7 @@ from system.__main__ import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.collapses]  # a network from scratch whose batch norms have seen 10 steps
 MIX = {"probability": 0.5, "low_db": -5, "high_db": 5, "joined_by": "and"}
-NAMES = "ranked", "mixed", "moments"
+NAMES = "ranked", "moments"  # batch norms on CPUs see only their own part of a batch
 
 
 def ranked(manifest: Path, folder: Path) -> Content:

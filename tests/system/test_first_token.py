@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_tools.errors import KitError
-from system.models.text import FirstToken, MeanTokens
+from system.models.text import Published
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
 
@@ -20,9 +20,9 @@ def minilm() -> str:
     return str(package.get_model_path())
 
 
-def settings(model: str, **changes: Any) -> FirstToken:
+def settings(model: str, **changes: Any) -> Published:
     values = {"trainable": False, "removed": "", "dropout": None, "hidden": 20, "dim": 12} | changes
-    return FirstToken(kind="first_token", model=model, **values)
+    return Published(kind="published", pooling="first", model=model, **values)
 
 
 def first_tokens(model: str, texts: list[str]) -> np.ndarray:
@@ -37,14 +37,14 @@ def first_tokens(model: str, texts: list[str]) -> np.ndarray:
 
 def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm).build([], tmp_path)
-    expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
+    expected = encoder.head(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
     assert len(encoder.bank) == 3
-    assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"mlp"}
+    assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"head"}
     assert encoder.frozen_parameters() == 22_713_216 - (384 * 384 + 384)  # all-MiniLM-L6-v2 without its pooler
     again = settings(minilm).build([], tmp_path)
     again.load_state_dict(encoder.state_dict())
-    again._frozen[0] = None  # a second computation would fail
+    again.vectors = None  # a second computation would fail
     assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
     encoder.caches_texts = False
     assert torch.allclose(encoder([TEXTS[2], "a new one"]).values[0], expected[2], atol=1e-5)
@@ -54,7 +54,7 @@ def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm:
 def test_trainable_first_token_embeddings_are_independent_of_other_texts(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True, dropout=0.2).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
-    expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
+    expected = encoder.head(torch.from_numpy(first_tokens(minilm, TEXTS)))
     with torch.no_grad():
         assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
     encoder.train()
@@ -75,7 +75,7 @@ def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm: s
     encoder = settings(minilm, trainable=True).build([], tmp_path).eval()
     encoder.save_assets(tmp_path)
     again = settings(str(tmp_path / "text"), trainable=True).build([], tmp_path).eval()
-    again.mlp.load_state_dict(encoder.mlp.state_dict())
+    again.head.load_state_dict(encoder.head.state_dict())
     with torch.no_grad():
         assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
 
@@ -83,9 +83,10 @@ def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm: s
 def test_missing_text_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match="nowhere"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
-    from transformers import DistilBertConfig
+    from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 
-    DistilBertConfig().save_pretrained(tmp_path / "other")
+    DistilBertModel(DistilBertConfig(n_layers=1, dim=8, n_heads=2, hidden_dim=8)).save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(minilm).save_pretrained(tmp_path / "other")
     with pytest.raises(KitError, match="hidden_dropout_prob"):
         settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
 
@@ -97,21 +98,20 @@ def test_text_model_without_first_token_is_refused(minilm: str, tmp_path: Path) 
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     tokenizer.cls_token = None
     tokenizer.save_pretrained(tmp_path / "causal")
-    with pytest.raises(KitError, match="represents"):
+    with pytest.raises(KitError, match="first"):
         settings(str(tmp_path / "causal")).build([], tmp_path)
 
 
 def test_embedding_of_a_caption_cut_to_5_tokens_by_max_tokens_matches_transformers(minilm: str, tmp_path: Path) -> None:
     encoder = settings(minilm, trainable=True, hidden=None, max_tokens=5).build([], tmp_path).eval()
-    assert isinstance(encoder.mlp, torch.nn.Linear)
-    assert encoder.lengths([TEXTS[1], "siren"]) == [5, 3]
+    assert isinstance(encoder.head, torch.nn.Linear)
     from transformers import AutoModel, AutoTokenizer
 
     tokens = AutoTokenizer.from_pretrained(minilm)(TEXTS[1], truncation=True, max_length=5, return_tensors="pt")
     assert tokens["input_ids"].shape == (1, 5)
     with torch.no_grad():
         first = AutoModel.from_pretrained(minilm).eval()(**tokens).last_hidden_state[:, 0]
-        assert torch.allclose(encoder(TEXTS[1:2]).values, encoder.mlp(first), atol=1e-5)
+        assert torch.allclose(encoder(TEXTS[1:2]).values, encoder.head(first), atol=1e-5)
 
 
 def test_mean_of_tokens_matches_transformers_and_has_its_own_bank(minilm: str, tmp_path: Path) -> None:
@@ -122,19 +122,18 @@ def test_mean_of_tokens_matches_transformers_and_has_its_own_bank(minilm: str, t
         means = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in TEXTS]
     for trainable in (True, False):
         values = {"trainable": trainable, "removed": "", "dropout": None, "hidden": None, "dim": 384}
-        encoder = MeanTokens(kind="mean_tokens", model=minilm, **values).build([], tmp_path).eval()
-        torch.nn.init.eye_(encoder.mlp.weight)  # type: ignore[arg-type]
-        torch.nn.init.zeros_(encoder.mlp.bias)  # type: ignore[arg-type]
+        encoder = Published(kind="published", pooling="mean", model=minilm, **values).build([], tmp_path).eval()
+        torch.nn.init.eye_(encoder.head.weight)  # type: ignore[arg-type]
+        torch.nn.init.zeros_(encoder.head.bias)  # type: ignore[arg-type]
         with torch.no_grad():
             assert torch.allclose(encoder(TEXTS).values, torch.stack(means), atol=1e-5)
     settings(minilm, max_tokens=6).build([], tmp_path)(TEXTS)
     settings(minilm).build([], tmp_path)(TEXTS)
-    kept = sorted(path.name.split("-", 2)[-1].partition("-")[0] for path in tmp_path.glob("text-*"))
-    assert kept == ["first_token", "first_token_of_6", "mean_tokens"]
+    assert len(list(tmp_path.glob("text-*"))) == 3, "of the mean, of the first token, and of six tokens"
 
 
 def test_caption_cleaning_matches_systems_of_2024_and_2025(goldens: Path) -> None:
     content = np.load(goldens / "losses_2025.npz")
     of = settings("x", removed=string.punctuation, lowercase=True)
-    assert [of.clean_caption(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()
-    assert settings("x", removed=string.punctuation).clean_caption("A Dog!") == "A Dog"
+    assert [of.clean(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()
+    assert settings("x", removed=string.punctuation).clean("A Dog!") == "A Dog"

@@ -14,7 +14,7 @@ from data_tools.words import vocabulary_of
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models.text.vector_file import write_word_vectors
+from system.models.text.words import write_word_vectors
 from system.ranking.listing import Listed
 from system.runs.rankers import open_ranker
 from system.serve.search import Search, SearchQuery
@@ -37,10 +37,10 @@ def content(world: Path, folder: Path) -> dict[str, Any]:
             "kind": "gru", "experts": audio["experts"], "width": 8, "hidden": 6, "dropout": 0.1, "embedding": "frames"
         },
         "text": {
-            "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 12, "unknown": "each",
-            "embedding": "words", "padding": "counted",
+            "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 12, 
+            "embedding": "words",
         },
-        "score": {"kind": "frame_word", "reduce": "mean"},
+        "score": {"kind": "frame_word"},
     }  # fmt: skip
     return whole
 

@@ -12,8 +12,8 @@ from test_ragged import ragged
 from test_similarity import made
 
 from submission.ordering import ranked_columns
-from system.models.cosine import cosine
 from system.models.embeddings import Embedded, prepare_for_scoring
+from system.models.scores import cosine
 from system.models.text.encoder import TextEncoder
 from system.ranking import index, model
 from system.ranking.index import VectorIndex, build_index

@@ -11,8 +11,8 @@ import torch
 
 from system.losses import terms as losses
 from system.losses.terms import BatchScores, Distill, NtXent
-from system.models.cosine import cosine
 from system.models.embeddings import Embedded
+from system.models.scores import cosine
 from system.recipe import schema
 from system.training.schedule import learning_rate
 

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from data_tools.audio import read_audio
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models.text import FirstToken
+from system.models.text import Published
 from system.networks import m2d
 from system.networks.m2d_published import CLAP_GEOMETRY
 from system.recipe.load import RecipeError, load_recipe
@@ -102,9 +102,9 @@ def test_text_encoder_is_exported_once_and_only_from_checkpoints_that_contain_on
     assert "m2d.pth" in refused(capsys, *command)
 
 
-def settings(minilm: str, **changes: Any) -> FirstToken:
+def settings(minilm: str, **changes: Any) -> Published:
     values = {"trainable": False, "removed": "", "dropout": None, "hidden": None, "dim": WIDTH, "head": "none"}
-    return FirstToken.model_validate({"kind": "first_token", "model": minilm} | values | changes)
+    return Published.model_validate({"kind": "published", "pooling": "first", "model": minilm} | values | changes)
 
 
 def test_first_token_embedding_without_linear_layers_has_the_width_of_the_transformer(

@@ -21,11 +21,11 @@ from system.losses import terms as losses
 from system.losses.diagnostics import accuracies
 from system.losses.terms import Matching, Ranking
 from system.models.audio import ExpertHeads, Gru
-from system.models.audio.expert_heads_encoder import ExpertHead
+from system.models.audio.heads import ExpertHead
 from system.models.batch import Series
-from system.models.cosine import cosine
 from system.models.embeddings import Embedded, Ragged
 from system.models.retrieval import RetrievalModel
+from system.models.scores import cosine
 from system.ranking import embedding
 from system.ranking.embedding import embed_clips, embed_pool, embed_texts
 from system.recipe import schema
@@ -39,10 +39,6 @@ MATCHING = Matching(kind="matching", weight=3)
 
 
 # encoders
-
-
-def sizes(**changes: Any) -> dict[str, Any]:
-    return heads(**changes).model_dump(exclude={"kind", "experts"})
 
 
 def heads(**changes: Any) -> ExpertHeads:
@@ -80,7 +76,7 @@ def slow_head(head: ExpertHead, frames: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("lengths", [[7], [3, 10, 1], [25, 4, 10, 11, 30]])
 def test_expert_head_matches_its_definition_for_any_length(lengths: list[int]) -> None:
     torch.manual_seed(0)
-    head = ExpertHead(8, 12, **sizes()).eval()
+    head = ExpertHead(heads(), 8, 12).eval()
     series = [torch.randn(length, 8) for length in lengths]
     filled = torch.full((len(series), max(lengths) + 2, 8), 1e4)  # padding that would show
     for row, values in zip(filled, series, strict=True):
@@ -93,7 +89,7 @@ def test_expert_head_matches_its_definition_for_any_length(lengths: list[int]) -
 
 def test_expert_head_ignores_padding_in_training() -> None:
     torch.manual_seed(0)
-    head = ExpertHead(8, 12, **sizes(dropout=0.0)).train()
+    head = ExpertHead(heads(dropout=0.0), 8, 12).train()
     frames = torch.randn(1, 7, 8)
     filled = torch.cat([frames, torch.full((1, 20, 8), 1e3)], 1)
     assert torch.allclose(head(Series(frames, torch.tensor([7]))), head(Series(filled, torch.tensor([7]))), atol=1e-5)

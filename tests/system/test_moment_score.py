@@ -22,10 +22,10 @@ from system.experts.logmel import LogMel
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.losses.terms import BatchScores, FrameCrossEntropy, FrameScores, TwoState
-from system.models.audio.frame_transformer import FrameTransformer
+from system.models.audio.heads import FrameTransformer
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
-from system.models.moment_score import MomentScore
+from system.models.scores import MomentScore
 from system.moments.two_state import log_likelihood
 from system.moments.windows import Grid, label_frames
 from system.ranking.frame_series import FrameSeries, fit_score
@@ -215,7 +215,7 @@ def test_fitted_moment_model_has_the_highest_likelihood_per_frame() -> None:
         total = 0.0
         for each, known in zip(values, windows, strict=True):
             labels, length = torch.from_numpy(label_frames(known, len(each), grid))[None], torch.tensor([len(each)])
-            found = log_likelihood(score.scores_of_cosines(each)[None], length, labels, score.enter, score.leave)
+            found = log_likelihood(score.weights(each).scores[None], length, labels, score.enter, score.leave)
             total -= found.item() / len(each)
         return total
 

@@ -12,7 +12,7 @@ import torch
 from system.losses import terms
 from system.losses.terms import BatchScores, Ranking, choose_negatives
 from system.models.embeddings import Embedded
-from system.models.frame_word import frame_word
+from system.models.scores import frame_word
 
 RANDOM = ("random", "random_apart")
 NAMES = typing.get_args(terms.Negatives)[1:]
@@ -144,7 +144,7 @@ def test_no_gradient_flows_through_the_choice_of_negatives() -> None:
     seen = []
 
     def within() -> torch.Tensor:
-        seen.append(frame_word(clips, clips, "mean"))
+        seen.append(frame_word(clips, clips))
         return seen[-1]
 
     batch = BatchScores(scores, torch.arange(4), same, None, within, within)
@@ -180,12 +180,12 @@ def test_negative_sampling_and_gradients_match_original_code(
     ids = torch.from_numpy(golden["ns_fid"])
     audio, text = (Embedded(v, torch.full((len(v),), v.shape[1])) for v in (frames, words))
     batch = BatchScores(
-        frame_word(audio, text, "mean"),
+        frame_word(audio, text),
         torch.arange(len(ids)),
         ids[:, None] == ids[None, :],
         None,
-        lambda: frame_word(audio, audio, "mean"),
-        lambda: frame_word(text, text, "mean"),
+        lambda: frame_word(audio, audio),
+        lambda: frame_word(text, text),
     )
     settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": "none", "reduce": "mean"}
     loss = Ranking.model_validate({**settings, "negatives": ORIGINAL[original]}).value(batch)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from data_tools.moments import Moment
-from system.models.moment_score import MomentScore
+from system.models.scores import MomentScore
 from system.moments.windows import Decoding, Grid
 from system.ranking.frame_series import FrameSeries, find_windows, find_windows_by_several, fit_score
 

@@ -7,7 +7,7 @@ from window_tables import as_scores
 
 from data_tools.errors import KitError
 from data_tools.moments import Moment
-from system.models.moment_score import MomentScore
+from system.models.scores import MomentScore
 from system.moments.windows import (
     IOU,
     By,

@@ -117,7 +117,7 @@ def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> 
 def test_model_part_without_trainable_parameters_is_refused(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path, only=tiny.stage(optimizer=adamw(lr_by_part={"text": 1e-5})))
     content["model"]["text"] = {
-        "kind": "sentence_transformers", "model": "nobody/nothing", "dim": 8, "projection": "none", "trainable": False,
+        "kind": "published", "model": "nobody/nothing", "dim": 8, "head": "none", "trainable": False,
     }  # fmt: skip
     with pytest.raises(RecipeError, match="leave"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))

@@ -104,7 +104,7 @@ def oracle(kind: str, text: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", ["pe_audio", "pe_audio_video", "pe_audio_frame"])
 def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path: Path) -> None:
-    values = {"kind": "pe_audio", "model": str(hub_folder(kind)), "dim": 12, "trainable": False, "projection": "none"}
+    values = {"kind": "pe_audio", "model": str(hub_folder(kind)), "dim": 12, "trainable": False, "head": "none"}
     settings = PeAudioText.model_validate(values)
     encoder = settings.build([], tmp_path / "banks")
     assert encoder.logit_numbers == (2.0, -1.0)
@@ -126,9 +126,9 @@ def test_pe_audio_text_encoder_refuses_other_models_and_missing_weights(tmp_path
 
     from safetensors.torch import load_file, save_file
 
-    values = {"kind": "pe_audio", "dim": 12, "trainable": False, "projection": "none"}
+    values = {"kind": "pe_audio", "dim": 12, "trainable": False, "head": "none"}
     other = PeAudioText.model_validate(values | {"model": str(hub_folder("clap"))})
-    with pytest.raises(KitError, match="says"):
+    with pytest.raises(KitError, match="model_type"):
         other.build([], tmp_path)
     folder = tmp_path / "model"
     shutil.copytree(hub_folder("pe_audio"), folder)

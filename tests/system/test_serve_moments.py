@@ -11,7 +11,7 @@ from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, searching, served, write_tone
 
 from system.models.embeddings import Ragged
-from system.models.moment_score import MomentScore
+from system.models.scores import MomentScore
 from system.moments.windows import Decoding, Grid
 from system.ranking.embedding import embed_texts
 from system.ranking.model import WindowSettings
@@ -80,7 +80,7 @@ def test_search_ranks_recordings_by_the_log_odds_of_containing_a_moment(tmp_path
     (answer,) = search.answer([SearchQuery("ab", 3)])
     score, words = search.ranker.model.moments, embed_texts(search.ranker.model, ["ab"])
     for hit in answer.hits or []:
-        frames = score.scores_of_cosines(score.cosines(search.pool.embedded.rows([hit.row]), words)[0][0]).double()
+        frames = score.weights(score.cosines(search.pool.embedded.rows([hit.row]), words)[0][0]).scores.double()
         bits = torch.tensor([[n >> t & 1 for t in range(10)] for n in range(1, 1024)]).double()
         turns = bits.diff(dim=1)
         weights = bits @ frames + score.enter * (turns == 1).sum(1) + score.leave * (turns == -1).sum(1)

@@ -1,7 +1,6 @@
 """Scores of frames against words: worked by hand, against a loop over pairs, and against the original code."""
 
 import csv
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,9 @@ import pytest
 import torch
 
 from system.losses import terms as losses
-from system.models import frame_word as scoring
-from system.models.cosine import cosine
+from system.models import scores as scoring
 from system.models.embeddings import Embedded
-from system.models.frame_word import frame_word
-from system.models.score import Cosine, FrameWord
-
-REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
+from system.models.scores import Cosine, cosine, frame_word
 
 
 def series(*rows: Any, fill: float = 99.0) -> Embedded:
@@ -29,7 +24,7 @@ def series(*rows: Any, fill: float = 99.0) -> Embedded:
     return Embedded(values, torch.tensor([len(row) for row in rows]))
 
 
-def oracle(clips: Embedded, captions: Embedded, reduce: str) -> torch.Tensor:
+def oracle(clips: Embedded, captions: Embedded) -> torch.Tensor:
     """Pair by pair, as the definition says."""
     assert clips.lengths is not None
     assert captions.lengths is not None
@@ -38,8 +33,7 @@ def oracle(clips: Embedded, captions: Embedded, reduce: str) -> torch.Tensor:
         for j, words in enumerate(captions.values):
             dots = (frames[: clips.lengths[i]] @ words[: captions.lengths[j]].T).clamp(min=0)
             if dots.numel():
-                whole = {"mean": dots, "best_frame": dots.amax(0), "best_word": dots.amax(1)}[reduce]
-                found[i, j] = whole.mean()
+                found[i, j] = dots.mean()
     return found
 
 
@@ -53,76 +47,60 @@ def made(seed: int, lengths: list[int], known: int | None = None, dim: int = 5) 
 def test_scores_of_frames_against_words_match_hand_values() -> None:
     # Frames (1, 0), (0, 1), (-1, 0) against words (2, 1), (-1, 1): dots 2, -1 | 1, 1 | -2, 1 -> 2, 0, 1, 1, 0, 1.
     clips, captions = series([[1, 0], [0, 1], [-1, 0]], [[0, 1]]), series([[2, 1], [-1, 1]], [[-1, 1]])
-    mean = frame_word(clips, captions, "mean")
+    mean = frame_word(clips, captions)
     assert mean.tolist() == [[pytest.approx(5 / 6), pytest.approx(2 / 3)], [1.0, 1.0]]
-    # The words' best frames give 2 and 1, the frames' best words 2, 1 and 1.
-    assert frame_word(clips, captions, "best_frame").tolist() == [[1.5, 1.0], [1.0, 1.0]]
-    assert frame_word(clips, captions, "best_word").tolist() == [[pytest.approx(4 / 3), pytest.approx(2 / 3)], [1, 1]]
-    assert FrameWord(kind="frame_word", reduce="mean").build(2)(clips, captions).tolist() == mean.tolist()
     assert Cosine(kind="cosine").build(2) is cosine
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [1, 40, 1 << 24])
 @pytest.mark.parametrize("known", [None, 4])
 def test_scores_of_frames_against_words_match_a_loop_for_any_block_size(
-    reduce: Any, positions: int, known: int | None, monkeypatch: pytest.MonkeyPatch
+    positions: int, known: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
-    monkeypatch.setattr(scoring, "_FRAMES_AT_ONCE", 2)
+    monkeypatch.setattr(scoring, "AT_ONCE", positions)
     clips, captions = made(1, [3, 1, 7, 0, 2, 5]), made(2, [2, 4, 1, 0, 6, 3, 3], known)
     for first, second in ((clips, captions), (clips, clips), (captions, captions)):
-        expected = oracle(first, second, reduce)
-        assert torch.allclose(frame_word(first, second, reduce), expected, rtol=0, atol=1e-12)
-    assert not frame_word(clips, captions, reduce)[3].any()  # a series of no frames, and one of no words
-    assert not frame_word(clips, captions, reduce)[:, 3].any()
+        expected = oracle(first, second)
+        assert torch.allclose(frame_word(first, second), expected, rtol=0, atol=1e-12)
+    assert not frame_word(clips, captions)[3].any()  # a series of no frames, and one of no words
+    assert not frame_word(clips, captions)[:, 3].any()
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("positions", [20, 1 << 24])
 @pytest.mark.parametrize("trained_words", [True, False])
 def test_gradients_of_scores_of_frames_against_words_match_those_of_a_loop(
-    reduce: Any, positions: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
+    positions: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
+    monkeypatch.setattr(scoring, "AT_ONCE", positions)
     clips, captions = made(3, [3, 1, 0, 4, 2]), made(4, [2, 4, 0, 1, 3])
     weights = torch.from_numpy(np.random.default_rng(5).normal(size=(5, 5)))
     leaves = [clips.values.requires_grad_(), captions.values.requires_grad_(trained_words)][: 1 + trained_words]
-    found = torch.autograd.grad((frame_word(clips, captions, reduce) * weights).sum(), leaves)
-    expected = torch.autograd.grad((oracle(clips, captions, reduce) * weights).sum(), leaves)
+    found = torch.autograd.grad((frame_word(clips, captions) * weights).sum(), leaves)
+    expected = torch.autograd.grad((oracle(clips, captions) * weights).sum(), leaves)
     for gradient, slow in zip(found, expected, strict=True):
         assert slow.abs().max() > 0.1
         assert torch.allclose(gradient, slow, rtol=0, atol=1e-12)
 
 
-def test_gradient_of_a_best_word_that_occurs_twice_is_counted_once() -> None:
-    clips = series([[1.0, 2.0]])
-    clips.values.requires_grad_()
-    frame_word(clips, series([[3.0, 1.0], [3.0, 1.0], [0.0, 1.0]]), "best_word").sum().backward()
-    assert clips.values.grad is not None
-    assert clips.values.grad[0].tolist() == [[3.0, 1.0]]
-
-
 def test_words_with_nearly_equal_vectors_are_scored_separately() -> None:
     word = torch.tensor([0.6, 0.8], dtype=torch.float64)
     captions = series((word + 1e-15)[None], word[None])
-    found = frame_word(series([[1e12, 0.0]]), captions, "mean")[0]
+    found = frame_word(series([[1e12, 0.0]]), captions)[0]
     assert (found[0] - found[1]).item() == pytest.approx(1e-3, rel=0.2)
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_memory_for_scores_of_frames_against_words_is_bounded_in_training(
-    reduce: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Tensors kept for the backward pass, by their size, while the whole has 64 times the places."""
-    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
+    monkeypatch.setattr(scoring, "AT_ONCE", 1 << 10)
     clips, captions = made(6, [16] * 16, dim=2), made(7, [16] * 16, dim=2)
     clips.values.requires_grad_()
     captions.values.requires_grad_()
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.numel()), t)[1], lambda t: t):
-        found = frame_word(clips, captions, reduce)
-    assert sum(kept) < 8 * scoring.MAX_DOT_PRODUCTS
+        found = frame_word(clips, captions)
+    assert sum(kept) < 16 * scoring.AT_ONCE
     found.sum().backward()
     assert captions.values.grad is not None
     assert captions.values.grad.any()
@@ -130,28 +108,26 @@ def test_memory_for_scores_of_frames_against_words_is_bounded_in_training(
 
 def test_scoring_frames_against_words_refuses_pooled_embeddings() -> None:
     pooled = Embedded(torch.ones(2, 3))
-    with pytest.raises(ValueError, match="these"):
-        frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
+    with pytest.raises(ValueError, match="series"):
+        frame_word(pooled, series([[1.0, 2.0, 3.0]]))
 
 
 def test_scores_of_frames_against_words_match_the_original_code(goldens: Path) -> None:
-    """STSQ is `mean`, MTSQ (a word's best frame) `best_frame`, MQST (a frame's best word) `best_word`."""
     golden = np.load(goldens / "xieh97_frameword.npz")
     clips, captions = series(*golden["ns_audio"]), series(*golden["ns_text"])
-    for reduce, name in (("mean", "STSQ"), ("best_frame", "MTSQ"), ("best_word", "MQST")):
-        found = frame_word(clips, captions, reduce)
-        assert np.abs(found.numpy() - golden[f"align_{name}"]).max() < 1e-9
-    assert np.abs(frame_word(clips, captions, "mean").numpy() - golden["ns_score_matrix"]).max() < 1e-9
+    found = frame_word(clips, captions)
+    assert np.abs(found.numpy() - golden["align_STSQ"]).max() < 1e-9
+    assert np.abs(frame_word(clips, captions).numpy() - golden["ns_score_matrix"]).max() < 1e-9
 
 
 def test_score_of_frames_against_words_matches_the_original_model_for_one_clip(goldens: Path) -> None:
     golden = np.load(goldens / "xieh97_frameword.npz")
     dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, unclamped or clamped at 0
-    score = frame_word(series(dots), series(np.eye(dots.shape[1])), "mean").item()
+    score = frame_word(series(dots), series(np.eye(dots.shape[1]))).item()
     assert score == pytest.approx(golden["model_scores"][0, 0], abs=1e-7)
 
 
-def test_captions_with_repeated_words_are_scored_like_in_a_loop(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captions_with_repeated_words_are_scored_like_in_a_loop(shared: Path) -> None:
     """200 captions of Clotho with a random vector a word, in float32, against the loop."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         texts = [row["caption_1"].lower().strip(".").split() for row in csv.DictReader(file)][:200]
@@ -159,18 +135,7 @@ def test_captions_with_repeated_words_are_scored_like_in_a_loop(shared: Path, mo
     vector = {word: row / np.linalg.norm(row) for text in texts for word in text for row in [draw.normal(size=16)]}
     captions = series(*(np.array([vector[word] for word in text]) for text in texts)).float()
     clips = made(8, [30, 20, 45], dim=16).float()
-    rows: list[int] = []
-    real = scoring._score_against_words
-
-    def watched(frames: torch.Tensor, counts: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
-        rows.append(len(words.vectors))
-        return real(frames, counts, words, reduce)
-
-    monkeypatch.setattr(scoring, "_score_against_words", watched)
-    for reduce in REDUCTIONS:
-        expected = oracle(clips, captions, reduce)
-        assert torch.allclose(frame_word(clips, captions, reduce).double(), expected, rtol=0, atol=1e-5)
-    assert set(rows) == {len(vector) + 1}  # and the zeros that fill captions up
+    assert torch.allclose(frame_word(clips, captions).double(), oracle(clips, captions), rtol=0, atol=1e-5)
 
 
 def test_captions_of_an_item_are_averaged_with_equal_weights() -> None:

@@ -152,7 +152,7 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
         ("/no/such/folder", "the model is neither a folder"),
         ("some-name", "the model is neither a folder nor in the hub's cache"),
     ):
-        text = {"kind": "sentence_transformers", "model": model, "dim": 384, "trainable": True, "projection": "none"}
+        text = {"kind": "published", "model": model, "dim": 384, "trainable": True, "head": "none"}
         content = schedule(world, tmp_path)
         content["model"]["text"] = text
         changed = load_recipe(tiny.write_recipe(tmp_path / "t.yaml", content)).recipe

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data_tools.errors import KitError
-from system.models.text import SentenceTransformers
+from system.models.text import Published
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +19,9 @@ def minilm() -> str:
     return str(package.get_model_path())
 
 
-def sentence_settings(model: str, **changes: Any) -> SentenceTransformers:
-    values: dict[str, Any] = {"kind": "sentence_transformers", "dim": 384, "trainable": False, "projection": "none"}
-    return SentenceTransformers(model=model, **(values | changes))
+def sentence_settings(model: str, **changes: Any) -> Published:
+    values: dict[str, Any] = {"kind": "published", "dim": 384, "trainable": False, "head": "none"}
+    return Published(model=model, **(values | changes))
 
 
 def test_frozen_text_embeddings_match_the_library(minilm: str, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_frozen_text_embeddings_match_the_library(minilm: str, tmp_path: Path) -
     assert np.abs(encoder(texts).values.numpy() - expected).max() < 1e-5
     assert len(encoder.bank) == 2
     again = sentence_settings(minilm).build([], tmp_path)
-    again._model.encode = None  # a second computation would fail
+    again.vectors = None  # a second computation would fail
     assert torch.equal(again(texts).values, encoder(texts).values)
     assert not list(encoder.parameters())
     assert not encoder.state_dict()
@@ -92,12 +92,3 @@ def test_embeddings_of_texts_of_mixed_lengths_keep_the_order_of_the_texts(
         expected = encoder.trained(encoder.trained.preprocess(texts))["sentence_embedding"]
         assert torch.allclose(encoder(texts).values, expected, atol=1e-5)
         assert torch.allclose(encoder(texts[:1]).values, expected[:1], atol=1e-5)
-
-
-def test_texts_are_tokenised_once(minilm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = sentence_settings(minilm, trainable=True).build([], tmp_path)
-    encoder.prepare(["a dog", "rain", "a dog"])
-    monkeypatch.setattr(encoder.trained, "preprocess", None)  # a second time would fail
-    assert encoder(["rain", "a dog", "rain"]).values.shape == (3, 384)
-    with pytest.raises(TypeError):
-        encoder(["snow"])

@@ -1,5 +1,4 @@
-"""Published text models: files that determine their vectors, prompts, positions and decoders, models
-without a transformer, and interrupted embedding."""
+"""Published text models: files that determine their vectors, prompts, positions, models without a transformer."""
 
 import json
 import logging
@@ -16,11 +15,9 @@ from quick import first_quick
 from data_tools.classify.embed import embed, load_sentence_transformer, model_fingerprint, position_count
 from data_tools.errors import KitError
 from system.experts import HuggingFaceExpert
-from system.features import texts as stored_texts
-from system.models.text import Clap, FirstToken, LastToken, MeanTokens, SentenceTransformers
+from system.models.text import Clap, Published, published
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-TOKENS = {"trainable": False, "removed": "", "dropout": None, "hidden": None, "dim": 8}
 TEXT = "A Café dog barks, then a deep tone sounds"
 
 
@@ -31,13 +28,13 @@ def minilm() -> Path:
 
 
 def sentences(model: Path, banks: Path, dim: int = 384, trainable: bool = False) -> Any:
-    settings = {"kind": "sentence_transformers", "dim": dim, "trainable": trainable, "projection": "none"}
-    return SentenceTransformers.model_validate(settings | {"model": str(model)}).build([], banks)
+    settings = {"kind": "published", "dim": dim, "trainable": trainable, "head": "none"}
+    return Published.model_validate(settings | {"model": str(model)}).build([], banks)
 
 
-def tokens(kind: str, model: Path, banks: Path, **changes: Any) -> Any:
-    settings = {"first_token": FirstToken, "mean_tokens": MeanTokens, "last_token": LastToken}[kind]
-    return settings.model_validate({"kind": kind, "model": str(model)} | TOKENS | changes).build([], banks)
+def tokens(pooling: str, model: Path, banks: Path, **changes: Any) -> Any:
+    settings = {"kind": "published", "pooling": pooling, "model": str(model), "trainable": False, "dim": 8}
+    return Published.model_validate(settings | changes).build([], banks)
 
 
 def saved(folder: Path, network: Any, **stated: Any) -> Path:
@@ -62,12 +59,11 @@ def bert_folder(folder: Path) -> Path:
 
 
 IDENTITIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
-    "first_token": (bert_folder, lambda folder: tokens("first_token", folder, folder.parent / "banks").identity()),
-    "mean_tokens": (bert_folder, lambda folder: tokens("mean_tokens", folder, folder.parent / "banks").identity()),
+    "first": (bert_folder, lambda folder: tokens("first", folder, folder.parent / "banks").identity()),
     "clap": (
         lambda folder: Path(shutil.copytree(hub_folder("clap"), folder)),
         lambda folder: (
-            Clap(kind="clap", model=str(folder), dim=12, trainable=False, projection="none")
+            Clap(kind="clap", model=str(folder), dim=12, trainable=False, head="none")
             .build([], folder.parent / "banks")
             .identity()
         ),
@@ -139,7 +135,6 @@ def test_trainable_text_model_puts_its_default_prompt_before_texts(
         assert torch.allclose(trainable(texts).values, frozen, atol=1e-5)
         without = sentences(minilm, tmp_path / "banks")(texts).values
     assert torch.nn.functional.cosine_similarity(frozen, without).max() < 0.999
-    assert trainable.without_known_words(["a dog", ""]) == [""]  # the prompt does not make a text readable
 
 
 POSITIONS = {
@@ -168,37 +163,14 @@ def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model: 
     assert position_count(network) == POSITIONS[model]
     folder = saved(tmp_path / "m", network, model_max_length=None)
     long = " ".join(["dogbarks"] * 300)
-    encoder = tokens("first_token", folder, tmp_path / "banks")
-    assert len(encoder._token_ids([long])[0]) == POSITIONS[model]
+    encoder = tokens("first", folder, tmp_path / "banks")
+    assert encoder._frozen[0].preprocess([long])["input_ids"].shape[1] == POSITIONS[model]
     assert torch.isfinite(encoder([long, "狗" * 400]).values).all()
     transformer = Transformer(str(folder))
     modules = [transformer, Pooling(16)]
     SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "s"))
     assert load_sentence_transformer(str(tmp_path / "s"), "cpu").max_seq_length == POSITIONS[model]
     assert torch.isfinite(sentences(tmp_path / "s", tmp_path / "banks", 16)([long]).values).all()
-
-
-@pytest.mark.parametrize("model", ["Bart", *(pytest.param(m, marks=pytest.mark.slow) for m in ("MBart", "LED"))])
-@pytest.mark.parametrize("kind", ["first_token", "mean_tokens"])
-def test_encoder_of_an_encoder_decoder_model_is_used(model: str, kind: str, tmp_path: Path) -> None:
-    import transformers as hf
-
-    sizes = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
-    sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_model"), 16)
-    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
-    sizes |= dict.fromkeys(("max_encoder_position_embeddings", "max_decoder_position_embeddings"), 64)
-    more = {"attention_window": [8]} if model == "LED" else {"max_position_embeddings": 64}
-    network = getattr(hf, f"{model}Model")(getattr(hf, f"{model}Config")(**sizes, **more, vocab_size=300)).eval()
-    folder = saved(tmp_path / "m", network)
-    encoder = tokens(kind, folder, tmp_path / "banks", trainable=True).eval()
-    with torch.no_grad():
-        states = network.get_encoder()(**encoder._model_inputs(["a dog barks"])).last_hidden_state
-        expected = states[:, 0] if kind == "first_token" else states.mean(1)
-        found = encoder._vectors(["a dog barks"])
-        assert torch.allclose(found, expected, atol=1e-5)
-        encoder.save_assets(tmp_path)
-        again = tokens(kind, tmp_path / "text", tmp_path / "banks", trainable=True).eval()
-        assert torch.allclose(again._vectors(["a dog barks"]), found, atol=1e-5)
 
 
 def language_model(kind: str, folder: Path) -> Path:
@@ -238,32 +210,17 @@ def test_last_token_and_mean_token_pooling_of_language_models_match_transformers
     with torch.no_grad():
         states = [network(**made(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
         for pooling, expected in (
-            ("last_token", torch.stack([one[-1] for one in states])),
-            ("mean_tokens", torch.stack([one.mean(0) for one in states])),
+            ("last", torch.stack([one[-1] for one in states])),
+            ("mean", torch.stack([one.mean(0) for one in states])),
         ):
             encoder = tokens(pooling, folder, tmp_path / "banks", trainable=trainable).eval()
-            found = encoder._vectors(texts) if trainable else encoder._frozen_vectors(texts)
-            assert torch.allclose(found, expected, atol=1e-6), pooling
-            assert encoder.without_known_words(["a dog", ""]) == [""]
+            assert torch.allclose(encoder.vectors(texts), expected, atol=1e-6), pooling
             encoder.save_assets(tmp_path / pooling)
             again = tokens(pooling, tmp_path / pooling / "text", tmp_path / "banks", trainable=trainable).eval()
-            assert torch.allclose(again._vectors(texts), expected, atol=1e-6), "as exported"
+            assert torch.allclose(again.vectors(texts), expected, atol=1e-6), "as exported"
     assert float((states[0][-1] - states[0].mean(0)).abs().max()) > 0.01
-    with pytest.raises(KitError, match="represents"):
-        tokens("first_token", folder, tmp_path / "banks")
-
-
-def test_last_token_pooling_matches_the_library(tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    folder, texts = language_model("qwen3", tmp_path / "m"), ["a dog barks, then a deep tone", "a tone"]
-    transformer = Transformer(str(folder))
-    transformer.tokenizer.pad_token = transformer.tokenizer.eos_token
-    library = SentenceTransformer(modules=[transformer, Pooling(16, "lasttoken")], device="cpu")
-    expected = library.encode(texts, convert_to_tensor=True)
-    encoder = tokens("last_token", folder, tmp_path / "banks")
-    assert torch.allclose(encoder._frozen_vectors(texts), expected, atol=1e-6)
+    with pytest.raises(KitError, match="first"):
+        tokens("first", folder, tmp_path / "banks")
 
 
 def static_folder(kind: str, folder: Path) -> Path:
@@ -297,7 +254,6 @@ def test_static_text_models_match_the_library(kind: str, tmp_path: Path) -> None
     assert len(frozen.bank) == 2
     trainable = sentences(folder, tmp_path / "banks", dim=6, trainable=True)
     assert torch.allclose(trainable(texts).values, expected, atol=1e-6)
-    assert trainable.without_known_words(["a dog", ""]) == [""]
     trainable.save_assets(tmp_path / "export")
     again = sentences(tmp_path / "export/text", tmp_path / "banks", dim=6)
     assert torch.allclose(again(texts).values, expected, atol=1e-6)
@@ -315,12 +271,12 @@ def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: P
 def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stored_texts, "STORED_AT_ONCE", 4)
+    monkeypatch.setattr(published, "STORED_AT_ONCE", 4)
     monkeypatch.setattr("data_tools.cli.PROGRESS_SECONDS", 0.0)
     caplog.set_level(logging.INFO)
     captions = [f"a dog barks {n}" for n in range(10)]
-    encoder = tokens("mean_tokens", bert_folder(tmp_path / "m"), tmp_path / "banks")
-    compute, calls = encoder._frozen_vectors, []
+    encoder = tokens("mean", bert_folder(tmp_path / "m"), tmp_path / "banks")
+    compute, calls = encoder.vectors, []
 
     def two_parts(texts: list[str]) -> torch.Tensor:
         if len(calls) == 2:
@@ -328,16 +284,18 @@ def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
         calls.append(texts)
         return compute(texts)
 
-    monkeypatch.setattr(encoder, "_frozen_vectors", two_parts)
+    monkeypatch.setattr(encoder, "vectors", two_parts)
     with pytest.raises(KeyboardInterrupt):
         encoder.prepare(captions)
     assert len(encoder.bank) == 8
     lines = [record.message for record in caplog.records]
     assert any("embedding 10 captions by" in line and "4 of 10 captions" in line for line in lines)
-    again = tokens("mean_tokens", tmp_path / "m", tmp_path / "banks")
+    again = tokens("mean", tmp_path / "m", tmp_path / "banks")
     counted: list[int] = []
-    monkeypatch.setattr(again, "_frozen_vectors", lambda texts: counted.append(len(texts)) or compute(texts))
+    monkeypatch.setattr(again, "vectors", lambda texts: counted.append(len(texts)) or compute(texts))
     again.prepare(captions)
     assert counted == [2]
-    fresh = tokens("mean_tokens", tmp_path / "m", tmp_path / "fresh")
-    assert torch.allclose(again._cached_vectors(captions), fresh._cached_vectors(captions), atol=1e-5)
+    fresh = tokens("mean", tmp_path / "m", tmp_path / "fresh")
+    for other in (again, fresh):
+        other.head = torch.nn.Identity()
+    assert torch.allclose(again(captions).values, fresh(captions).values, atol=1e-5)

@@ -282,7 +282,7 @@ def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and
     content = tiny.recipe(manifest, tmp_path, only=stage)
     experts = content["model"]["audio"]["experts"]
     experts["keys"] = experts["logmel"] | {"bands": 16}  # a name that a mapping of modules could trip over
-    text = {"kind": "sentence_transformers", "model": str(encoder), "dim": 384, "trainable": True, "projection": "none"}
+    text = {"kind": "published", "model": str(encoder), "dim": 384, "trainable": True, "head": "none"}
     content["model"]["text"] = text
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0

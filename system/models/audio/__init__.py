@@ -14,15 +14,15 @@ from system.models.audio.crnn import Gru as Gru
 from system.models.audio.eat import Eat as Eat
 from system.models.audio.efficientat import EfficientAT as EfficientAT
 from system.models.audio.embeddings import AudioEmbeddings as AudioEmbeddings
-from system.models.audio.expert_heads import ExpertHeads as ExpertHeads
-from system.models.audio.frame_transformer import FrameTransformer as FrameTransformer
+from system.models.audio.heads import ExpertHeads as ExpertHeads
+from system.models.audio.heads import FrameTransformer as FrameTransformer
+from system.models.audio.heads import PooledMlp as PooledMlp
 from system.models.audio.hub_frames import HubFrames as HubFrames
 from system.models.audio.hugging_face import HuggingFace as HuggingFace
 from system.models.audio.m2d import M2d as M2d
 from system.models.audio.m2d import M2dClap as M2dClap
 from system.models.audio.panns import Panns as Panns
 from system.models.audio.passt import Passt as Passt
-from system.models.audio.pooled_mlp import PooledMlp as PooledMlp
 
 if TYPE_CHECKING:
     Audio = AudioSettings

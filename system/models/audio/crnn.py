@@ -1,23 +1,32 @@
-"""CRNN and GRU: settings.
-
-Settings of encoders with a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert.
-"""
+"""Encoders that end in a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field, field_validator
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from data_tools.settings import Name, Size
+from system.compute.device import on_device
 from system.experts import Expert, LogMelSlaney
-from system.models.audio.base import AudioSettings, Encoder
+from system.experts.logmel import SILENCE
+from system.models.audio.base import AudioSettings
+from system.models.audio.encoder import AudioEncoder
+from system.models.batch import Series
+from system.models.embeddings import Embedded, concatenate_embeddings
+from system.networks.layers import pooled_over_time
+
+# B clips, T frames, E embedding
 
 CHANNELS = 128  # of the convolutions
-MIN_BANDS = 64  # the convolutions reduce 64 bands to one
+MIN_BANDS, MIN_FRAMES = 64, 4  # that the convolutions reduce to one
 
 
 class GruSettings(AudioSettings):
-    """Base of encoders that end in a bidirectional GRU, with the fields `hidden` and `embedding` of the subclasses."""
+    """Base of encoders that end in a bidirectional GRU."""
 
     if TYPE_CHECKING:  # defined in subclasses, which choose their order
         hidden: int
@@ -25,16 +34,19 @@ class GruSettings(AudioSettings):
 
     @property
     def embeds_series(self) -> bool:
-        """Whether an embedding is a series of frames instead of one vector."""
         return self.embedding == "frames"
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield an error message if the GRU's output and text embeddings have different sizes."""
         if 2 * self.hidden != out:
-            yield (
-                "hidden",
-                f"the GRU returns 2 x {self.hidden} values, but text embeddings have {out}; set hidden to {out // 2}",
-            )
+            said = f"the GRU returns 2 x {self.hidden} values, but text embeddings have {out}"
+            yield "hidden", f"{said}; set hidden to {out // 2}"
+
+    def embedded(self, series: torch.Tensor, lengths: torch.Tensor) -> Embedded:
+        """Scale frames to length 1, or their mean."""
+        lengths = on_device(lengths, series.device)
+        if self.embedding == "mean":
+            return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))
+        return Embedded(F.normalize(series.float(), dim=-1), lengths)
 
 
 class WideLogMel(LogMelSlaney):
@@ -43,45 +55,39 @@ class WideLogMel(LogMelSlaney):
     @field_validator("bands")
     @classmethod
     def _require_bands(cls, bands: int) -> int:
-        """Raise an error if the spectrogram has too few mel bands for the convolutions."""
         if bands < MIN_BANDS:
             raise ValueError(f"crnn needs at least {MIN_BANDS} mel bands, not {bands}; raise bands")
         return bands
 
 
 class Crnn(GruSettings):
-    """The CRNN of the DCASE 2022 baseline. Its steps are: log-mel frames, convolutions that reduce the number of frames
-    to a quarter, a bidirectional GRU, and linear interpolation to the original number of frames. Each frame has 2 x
-    `hidden` values, scaled to length 1. The embedding is the series of frames, or their mean, scaled to length 1.
+    """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that reduce the number of frames to a quarter,
+    a bidirectional GRU, and linear interpolation to the original number of frames. Each frame has 2 x `hidden` values,
+    scaled to length 1. In training, padding counts as frames with log-mel values of 0, as in the public code; in
+    evaluation, a clip is alone.
+
+    Source: github.com/xieh97/contrastive-negative-sampling (frames) and dcase2022-audio-retrieval (mean).
     """
 
     kind: Literal["crnn"]
     experts: Annotated[dict[Name, WideLogMel], Field(min_length=1, max_length=1)]  # one expert, by any name
     hidden: Size  # of the GRU, in each direction
     dropout: float = Field(ge=0, lt=1)  # after the convolutions
-    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean
-    padding: Literal["masked", "counted"]  # counted: padding counts as audio in training, as in public code
+    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
     depends_on_batch: ClassVar[bool] = True
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"convolutions": True, "gru": True}
 
-    def build(self, out: int) -> Encoder:
-        """Build the encoder with untrained weights. out: Number of values per embedding."""
-        from system.models.audio.crnn_encoder import CrnnEncoder
-
-        ((name, logmel),) = self.experts.items()
-        inputs = CHANNELS * (logmel.bands // MIN_BANDS)
-        return CrnnEncoder(name, inputs, self.hidden, self.dropout, self.embedding, self.padding)
+    def build(self, out: int) -> AudioEncoder:
+        return CrnnEncoder(self)
 
 
 class Gru(GruSettings):
     """A linear layer to `width` values and a bidirectional GRU on the frames of one frozen expert. Each frame has 2 x
-    `hidden` values, scaled to length 1. The embedding is the series of frames, or their mean, scaled to length 1. This
-    encoder is `crnn` without the convolutions, for frames that are the output of a network.
+    `hidden` values, scaled to length 1. Padding has no effect.
     """
 
     kind: Literal["gru"]
@@ -89,16 +95,99 @@ class Gru(GruSettings):
     width: Size  # values per frame before the GRU
     hidden: Size  # in each direction
     dropout: float = Field(ge=0, lt=1)  # after the linear layer
-    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean
+    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {"linear": True, "gru": True}
 
-    def build(self, out: int) -> Encoder:
-        """Build the encoder with untrained weights. out: Number of values per embedding."""
-        from system.models.audio.crnn_encoder import GruEncoder
+    def build(self, out: int) -> AudioEncoder:
+        return GruEncoder(self)
 
-        ((name, expert),) = self.experts.items()
-        return GruEncoder(name, expert.dim, self.width, self.hidden, self.dropout, self.embedding)
+
+class CrnnEncoder(AudioEncoder):
+    """Log-mel frames (B, T, bands) -> convolutions -> GRU -> frames (B, T, E), or their mean (B, E). Clips under 4
+    frames are padded with silence.
+    """
+
+    def __init__(self, settings: Crnn) -> None:
+        super().__init__()
+        self.settings = settings
+        ((self.expert, logmel),) = settings.experts.items()
+        self.cnn = build_convolutions(settings.dropout)
+        self.gru = _build_gru(CHANNELS * (logmel.bands // MIN_BANDS), settings.hidden)
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        values, lengths = pad_short_clips(*audio[self.expert])
+        if self.training:
+            return self.settings.embedded(self._frames(values), torch.full_like(lengths, values.shape[1]))
+        found, order = [], []
+        for length in lengths.unique():  # clips of one length together, so that padding has no effect
+            rows = (lengths == length).nonzero()[:, 0]
+            order.append(on_device(rows, values.device))
+            found.append(self.settings.embedded(self._frames(values[order[-1], : int(length)]), lengths[rows]))
+        return concatenate_embeddings(found).rows(torch.cat(order).argsort())
+
+    def _frames(self, values: torch.Tensor) -> torch.Tensor:
+        """Embed frames of clips of equal length."""
+        hidden, _ = self.gru(self.cnn(values.float()[:, None]).transpose(1, 2).flatten(2))
+        return F.interpolate(hidden.transpose(1, 2), values.shape[1], mode="linear").transpose(1, 2)
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"convolutions": self.cnn, "gru": self.gru}
+
+
+class GruEncoder(AudioEncoder):
+    """Frames (B, T, D) of a frozen expert -> linear -> GRU -> frames (B, T, E), or their mean (B, E)."""
+
+    def __init__(self, settings: Gru) -> None:
+        super().__init__()
+        self.settings = settings
+        ((self.expert, expert),) = settings.experts.items()
+        self.linear = nn.Linear(expert.dim, settings.width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.gru = _build_gru(settings.width, settings.hidden)
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        values, lengths = audio[self.expert]
+        frames = self.dropout(self.linear(values.float()))
+        packed = pack_padded_sequence(frames, lengths, batch_first=True, enforce_sorted=False)
+        series, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True)
+        return self.settings.embedded(series, lengths)
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"linear": self.linear, "gru": self.gru}
+
+
+def build_convolutions(dropout: float) -> nn.Sequential:
+    """Build the convolutions (B, 1, T, bands) -> (B, 128, T // 4, bands // 64); a pooling is (sum x^4)^(1/4)."""
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(layer.weight)
+        return [nn.BatchNorm2d(inputs), layer, nn.LeakyReLU(0.1)]
+
+    wide = [block(CHANNELS, CHANNELS) for _ in range(3)]
+    return nn.Sequential(
+        *block(1, 32),
+        nn.LPPool2d(4, (2, 4)),
+        *block(32, CHANNELS),
+        *wide[0],
+        nn.LPPool2d(4, (2, 4)),
+        *wide[1],
+        *wide[2],
+        nn.LPPool2d(4, (1, 4)),
+        nn.Dropout(dropout),
+    )
+
+
+def pad_short_clips(values: torch.Tensor, lengths: torch.Tensor) -> Series:
+    """Pad clips to at least 4 frames with silence."""
+    values = F.pad(values, (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])))
+    positions = torch.arange(values.shape[1])
+    lacking = on_device((positions < MIN_FRAMES) & (positions >= lengths[:, None]), values.device)
+    return Series(values.masked_fill(lacking[..., None], SILENCE), lengths.clamp(min=MIN_FRAMES))
+
+
+def _build_gru(inputs: int, hidden: int) -> nn.GRU:
+    return nn.GRU(inputs, hidden, batch_first=True, bidirectional=True)

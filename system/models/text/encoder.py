@@ -1,15 +1,17 @@
-"""The interface of text encoders."""
+"""The interface of a text encoder: its settings in a recipe, and a network from texts to embeddings."""
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
 
 from data_tools.words import words_of
 from system.compute.device import on_device, suited_to
+from system.models.base import EncoderKind
 from system.models.embeddings import Embedded, concatenate_embeddings
 
 # N captions, D embedding
@@ -18,20 +20,46 @@ TEXTS_AT_ONCE = {"cpu": 128, "cuda": 512}  # a GPU needs more at once to be busy
 QUERIES_AT_ONCE = 16  # of waiting users: 32 queries sorted by length into halves take 16 % less time than unsorted ones
 
 
+class TextSettings(EncoderKind):
+    """Settings of one kind of text encoder. A subclass adds its `kind`, and `dim` as a field."""
+
+    reads_vocabulary: ClassVar[bool] = False  # whether it is built for the words of the training captions
+    frozen_scores: ClassVar[tuple[str, ...]] = ()  # kinds of scores that fit the published weights; (): all
+
+    if TYPE_CHECKING:  # an abstract property, which a field may not replace
+
+        @property
+        def dim(self) -> int:
+            """Number of values per embedding, equal for texts and clips."""
+            ...
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the encoder has trainable parameters."""
+        return True
+
+    def texts_fault(self, texts: Sequence[str]) -> str | None:
+        """Return why a text cannot be embedded, as far as the settings tell."""
+        return None
+
+    @abstractmethod
+    def build(self, vocabulary: list[str], banks: Path) -> "TextEncoder":
+        """Build the encoder.
+
+        Args:
+            vocabulary: Words of all training captions, if the encoder `reads_vocabulary`.
+            banks: Folder of stored vectors.
+        """
+
+
 class TextEncoder(nn.Module, ABC):
-    """Embeds N captions: as vectors (N, D), or as padded series of word vectors.
+    """Texts -> embeddings (N, D), or series of words (N, W, D)."""
 
-    caches_texts: Whether results for a text are cached, in memory or on disk. This is useful for captions of data
-    sets, which are used again, but not for the queries of a search page. vocabulary: Words that the encoder was built
-    for, in order; None for a pre-trained encoder.
-    """
-
-    caches_texts = True
-    vocabulary: list[str] | None = None
+    caches_texts = True  # false for private queries, which must not be stored
+    vocabulary: list[str] | None = None  # words that the encoder was built for, in order
     _marker: torch.Tensor
 
     def __init__(self) -> None:
-        """Register an empty buffer whose device is the device of the encoder."""
         super().__init__()
         self.register_buffer("_marker", torch.empty(0), persistent=False)  # has the encoder's device
 
@@ -41,11 +69,7 @@ class TextEncoder(nn.Module, ABC):
         return self._marker.device
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        """Embed texts, at least one, in their order.
-
-        Texts of similar length are computed together to reduce padding. In a batch of 2,560 captions of Clotho that is
-        padded to its longest caption, half is padding; in chunks of 128 captions, sorted by length, 4 % is padding.
-        """
+        """Embed texts, those of similar length together, so that little is padding."""
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
         size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
         parts = [self.embed_batch([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
@@ -53,47 +77,37 @@ class TextEncoder(nn.Module, ABC):
 
     @abstractmethod
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
-        """Embed a batch of texts of similar length, padded to the longest."""
+        """Embed texts of similar length."""
 
-    @abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens, words or characters of each text; 0 for texts that are not padded."""
+        """Return the length of each text, for grouping; 0 if nothing is padded."""
+        return [0] * len(texts)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute and store results, such as vectors, for texts that do not change during training."""
+        """Compute and store what does not change in training, such as a frozen model's vectors."""
 
     def identity(self) -> str | None:
-        """Return the checksum of a pre-trained encoder's weights; None for an encoder that is trained from scratch.
-
-        All weights of an encoder that is trained from scratch are in checkpoints, so it needs no checksum.
-        """
+        """Return a checksum of the published files; None if all weights are in checkpoints."""
         return None
 
     def frozen_parameters(self) -> int:
         """Count the parameters that are not trained."""
         return 0
 
-    @abstractmethod
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts without any known word.
-
-        For such a text, all clips would have the same score.
-        """
+        """Return the texts for which all clips would have the same score."""
+        return [text for text in texts if not words_of(text)]
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that the encoder does not know, each once, in the order of the text."""
+        """Return the words of a text that the encoder does not know."""
         return [word for word in dict.fromkeys(words_of(text)) if self.without_known_words([word])]
 
     @property
     def logit_numbers(self) -> tuple[float, float] | None:
-        """Published scale and offset for dot products of clips and texts; None for encoders without these numbers."""
+        """Published scale and offset for dot products of clips and texts, if there are any."""
         return None
 
     def save_assets(self, folder: Path) -> None:
-        """Write the files that another machine needs, in addition to the weights, to use the encoder.
-
-        Files whose path a setting (`--set`) can replace are left out.
-        """
+        """Write what another machine needs, besides the weights and files that settings name."""
         if self.vocabulary is not None:
-            text = json.dumps(self.vocabulary, ensure_ascii=False)
-            (folder / "vocabulary.json").write_text(text, encoding="utf-8")
+            (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), encoding="utf-8")

@@ -1,0 +1,187 @@
+"""Encoders on the frames of frozen networks: heads of "Take it easy", a transformer over frames, a pooled MLP."""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from data_tools.settings import Depth, Name, Size
+from system.compute.device import on_device, suited_to
+from system.experts import Expert
+from system.models.audio.base import AudioSettings
+from system.models.audio.encoder import AudioEncoder
+from system.models.base import Heads
+from system.models.batch import Series
+from system.models.embeddings import Embedded, length_mask
+from system.networks.layers import SeriesEncoder, masked_mean, mlp, pooled_over_time
+
+# B clips, T frames, D values in a frame, E embedding
+
+CLIPS_AT_ONCE = {"cpu": 64, "cuda": 256}  # a GPU needs more at once to be busy
+
+OneExpert = Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # by any name
+
+
+class SeriesSettings(AudioSettings):
+    """Sizes of a BART-type encoder of frames."""
+
+    width: Size  # of the encoder
+    layers: Depth  # of the encoder
+    heads: Heads  # of attention, in a layer
+    ffn_dim: Size  # of the feed-forward part of a layer
+    max_positions: Size  # frames in a window; longer series are cut into windows
+    dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
+
+    def encoder(self) -> SeriesEncoder:
+        """Build the encoder of frames."""
+        return SeriesEncoder(self.width, self.layers, self.heads, self.ffn_dim, self.max_positions, self.dropout)
+
+
+class ExpertHeads(SeriesSettings):
+    """Layers per expert: linear to `width`, BART-type encoder, mean over time, linear to the size of text embeddings.
+    The embedding is the mean over experts, without scaling, so that larger ones weigh more.
+
+    Source: "Take it easy" (2022), section 3.
+    """
+
+    kind: Literal["expert_heads"]
+    experts: Annotated[dict[Name, Expert], Field(min_length=1)]  # experts whose frames are the input, by any names
+
+    def build(self, out: int) -> AudioEncoder:
+        return ExpertHeadsEncoder(self, out)
+
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return dict.fromkeys(self.experts, True)
+
+
+class FrameTransformer(SeriesSettings):
+    """Linear layer to `width`, BART-type encoder, and linear layer to the size of text embeddings, one output per
+    frame, for finding moments.
+
+    Source: designed here, after a small trial with two layers of attention on the frames of YAMNet.
+    """
+
+    kind: Literal["frame_transformer"]
+    experts: OneExpert
+    embedding: Literal["frames"]  # one vector per frame
+
+    embeds_series: ClassVar[bool] = True
+
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"transformer": True}
+
+    def build(self, out: int) -> AudioEncoder:
+        return FrameTransformerEncoder(self, out)
+
+
+class PooledMlp(AudioSettings):
+    """Frames of one frozen expert, pooled over time, and two linear layers with a ReLU between them.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2, with its encoder frozen.
+    """
+
+    kind: Literal["pooled_mlp"]
+    experts: OneExpert
+    pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
+    hidden: Size  # size of the middle layer
+    dropout: float = Field(ge=0, lt=1)  # of the pooled frames
+
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"mlp": True}
+
+    def build(self, out: int) -> AudioEncoder:
+        return PooledMlpEncoder(self, out)
+
+
+def encode_windows(project: nn.Module, encoder: nn.Module, window: int, series: Series) -> torch.Tensor:
+    """Encode series in independent windows: (B, T, width); results for padding must not be used."""
+    values, lengths = series
+    windows = []
+    for start in range(0, values.shape[1], window):
+        part = values[:, start : start + window].float()
+        here = (lengths - start).clamp(min=1)  # attention needs one frame
+        windows.append(encoder(project(part), on_device(length_mask(here, part.shape[1]), values.device)))
+    return torch.cat(windows, 1)
+
+
+class ExpertHead(nn.Module):
+    """Frames (B, T, D) of one expert -> embeddings (B, E)."""
+
+    def __init__(self, settings: SeriesSettings, dim: int, out: int) -> None:
+        super().__init__()
+        self.window = settings.max_positions
+        self.project = nn.Linear(dim, settings.width)
+        self.encoder = settings.encoder()
+        self.out = nn.Linear(settings.width, out)
+
+    def forward(self, series: Series) -> torch.Tensor:
+        order, device = series.lengths.argsort(stable=True), series.values.device  # so that little is padding
+        parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
+        result: torch.Tensor = self.out(torch.cat(parts)[on_device(order.argsort(), device)])
+        return result
+
+    def _pooled(self, series: Series) -> torch.Tensor:
+        encoded = encode_windows(self.project, self.encoder, self.window, series)
+        return masked_mean(encoded, on_device(length_mask(series.lengths, encoded.shape[1]), encoded.device))
+
+
+class ExpertHeadsEncoder(AudioEncoder):
+    """Embeds clips by the mean of the experts' embeddings."""
+
+    def __init__(self, settings: ExpertHeads, out: int) -> None:
+        super().__init__()
+        experts = settings.experts.items()
+        self.heads = nn.ModuleDict({f"expert_{name}": ExpertHead(settings, one.dim, out) for name, one in experts})
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        return self.embed_with_experts(audio)[0]
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
+
+    def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
+        by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
+        return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert
+
+
+class FrameTransformerEncoder(AudioEncoder):
+    """Frames (B, T, D) -> embeddings (B, T, E)."""
+
+    def __init__(self, settings: FrameTransformer, out: int) -> None:
+        super().__init__()
+        ((self.expert, expert),) = settings.experts.items()
+        self.window, encoder = settings.max_positions, settings.encoder()  # its weights are drawn first
+        layers = {"project": nn.Linear(expert.dim, settings.width), "encoder": encoder}
+        self.transformer = nn.ModuleDict(layers | {"out": nn.Linear(settings.width, out)})
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        project, encoder, out = self.transformer.values()
+        frames = out(encode_windows(project, encoder, self.window, audio[self.expert]))
+        lengths = on_device(audio[self.expert].lengths, frames.device)
+        padding = ~length_mask(lengths, frames.shape[1])
+        return Embedded(frames.masked_fill(padding[..., None], 0.0), lengths)
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"transformer": self.transformer}
+
+
+class PooledMlpEncoder(AudioEncoder):
+    """Frames (B, T, D) -> embeddings (B, E)."""
+
+    def __init__(self, settings: PooledMlp, out: int) -> None:
+        super().__init__()
+        ((self.expert, expert),) = settings.experts.items()
+        self.pooling, self.dropout = settings.pooling, nn.Dropout(settings.dropout)
+        self.mlp = mlp(expert.dim, settings.hidden, out)
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        values, lengths = audio[self.expert]
+        pooled = pooled_over_time(values, on_device(lengths, values.device), self.pooling)
+        return Embedded(self.mlp(self.dropout(pooled)))
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"mlp": self.mlp}

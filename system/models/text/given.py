@@ -1,0 +1,140 @@
+"""Embeddings of texts that another program computed."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from data_tools.cli import counted
+from data_tools.embeddings import HINT, read_vectors
+from data_tools.errors import KitError
+from data_tools.files import checksum
+from data_tools.frames import read_frames
+from data_tools.manifest import Text
+from data_tools.moments import read_published
+from data_tools.settings import Size
+from system.compute.device import on_device
+from system.models.embeddings import Embedded
+from system.models.text.encoder import TextEncoder, TextSettings
+
+
+class TextEmbeddings(TextSettings):
+    """Embeddings of captions and queries that another program computed, by the text as the manifest or the list of
+    queries spells it; or a folder with qid<id>.npz per query (tokens x values), whose mean is taken.
+
+    Source of the folder: the features of the DCASE 2026 baseline, `clap_text` of MS-CLAP (Zenodo 18358706).
+    """
+
+    kind: Literal["embeddings"]
+    files: Annotated[list[str], Field(min_length=1)]  # .npz of embeddings; or one folder with a file per query
+    queries: list[str] = Field(default_factory=list)  # files of moments or queries (.jsonl) with the ids of a folder
+    array: str = "last_hidden_state"  # of the files of a folder
+    dim: Size  # values of an embedding
+    head: Literal["none", "linear"] = "none"  # linear: a trained layer to `dim`
+    model: Text  # that computed them, as declared in a package
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"files", "queries"})
+
+    @property
+    def is_trained(self) -> bool:
+        return self.head == "linear"
+
+    @property
+    def is_published(self) -> bool:
+        return self.head == "none"
+
+    def open(self) -> Any:
+        """Open the embeddings: vectors (1, D) by text."""
+        if self.queries:
+            return QueryFiles(Path(self.files[0]), self.queries, self.array)
+        return read_vectors(self.files, "caption")
+
+    def file_problems(self) -> list[tuple[str, str]]:
+        cure = f"write this file with the program that computes your embeddings; {HINT}"
+        return [(path, cure) for path in [*self.files, *self.queries] if not Path(path).exists()]
+
+    def texts_fault(self, texts: Sequence[str]) -> str | None:
+        if not all(Path(path).exists() for path in self.files):
+            return None
+        try:
+            vectors = self.open()
+        except KitError as error:
+            return str(error)
+        absent = [text for text in texts if text not in vectors]
+        return _missing(self.files, absent) if absent else None
+
+    def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
+        return TextEmbeddingsEncoder(self)
+
+
+class QueryFiles:
+    """Features of queries in a folder, the mean of each query's tokens, by text."""
+
+    def __init__(self, folder: Path, queries: Sequence[str], array: str) -> None:
+        self.folder, self.array = folder, array
+        lines = [line for path in queries for _, line in read_published(Path(path)) if line.qid != ""]
+        self.ids = {line.query: str(line.qid) for line in reversed(lines)}  # the first of equal texts counts
+        if len({*self.ids.values()}) < len(self.ids):
+            raise KitError(f"{' and '.join(queries)}: an id belongs to two texts; give each query its own id")
+
+    def __contains__(self, text: str) -> bool:
+        return text in self.ids and self._path(text).is_file()
+
+    def _path(self, text: str) -> Path:
+        named = self.folder / f"qid{self.ids[text]}.npz"
+        return named if named.is_file() else self.folder / f"{self.ids[text]}.npz"
+
+    def read(self, text: str) -> np.ndarray:
+        """Return the mean of a query's tokens, (1, V)."""
+        found: np.ndarray = read_frames(self._path(text), self.array).mean(0, keepdims=True)
+        return found
+
+    @property
+    def dim(self) -> int:
+        """Values of a token."""
+        return int(self.read(next(text for text in self.ids if text in self)).shape[1])
+
+
+class TextEmbeddingsEncoder(TextEncoder):
+    """Texts -> their given embeddings (N, D), and a trained layer if the settings have one."""
+
+    caches_texts = False
+
+    def __init__(self, settings: TextEmbeddings) -> None:
+        super().__init__()
+        self.settings, self.given = settings, settings.open()
+        size = self.given.dim
+        if settings.head == "none" and size != settings.dim:
+            raise KitError(f"{settings.files[0]} has embeddings of {size} values; set text.dim to {size}")
+        self.head = nn.Linear(size, settings.dim) if settings.head == "linear" else nn.Identity()
+
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
+        self.prepare(texts)
+        values = np.concatenate([self.given.read(text) for text in texts]).astype(np.float32)
+        return Embedded(self.head(on_device(torch.from_numpy(values), self.device)))
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Raise KitError for a text without an embedding."""
+        if absent := self.without_known_words(list(dict.fromkeys(texts))):
+            raise KitError(_missing(self.settings.files, absent))
+
+    def identity(self) -> str:
+        files = [Path(name) for name in self.settings.files]
+        paths = sorted(files[0].iterdir()) if files[0].is_dir() else files
+        return hashlib.sha256("".join(map(checksum, paths)).encode()).hexdigest()
+
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
+        return [text for text in texts if text not in self.given]
+
+    def unknown_words(self, text: str) -> list[str]:
+        return []
+
+
+def _missing(files: Sequence[str], absent: Sequence[str]) -> str:
+    named = f"{counted(len(absent), 'text', ',')}, such as {absent[0][:80]!r}"
+    return f"{' and '.join(files)}: no embedding of {named}; write embeddings of all captions and queries"

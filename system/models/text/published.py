@@ -1,0 +1,231 @@
+"""Published text models: transformers and sentence encoders, by sentence-transformers.
+
+`pooling` makes a text's vector from its tokens: the model's own way, or the first token ([CLS]; metric learning 2022,
+SALSA 2024, the 2025 baseline), the mean, or the last token (language models).
+"""
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError, model_validator
+from torch import nn
+
+from data_tools.classify.embed import limit_length, load_sentence_transformer, model_fingerprint
+from data_tools.classify.model_files import fetch, folder_problem, local_folder, vector_size
+from data_tools.cli import counted, progress
+from data_tools.errors import DataError, KitError, first_line
+from data_tools.settings import Size, mistakes
+from system.compute.device import on_device
+from system.features.bank import Bank, open_bank
+from system.models.embeddings import Embedded
+from system.models.text.encoder import TextEncoder, TextSettings
+from system.networks.layers import head
+
+# N texts, V values of a published model's vector
+
+AT_ONCE, STORED_AT_ONCE = 64, 512  # texts of a frozen model
+POOLINGS = {"first": "cls", "mean": "mean", "last": "lasttoken"}
+RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+class PublishedText(TextSettings):
+    """Settings of a published model and linear layers. If it is frozen, each text is embedded once and stored."""
+
+    model: str  # folder, package or hub name
+    trainable: bool  # false: frozen
+    hidden: Size | None = None  # of a layer with ReLU before the last one
+    dim: Size  # D, of an embedding
+    head: Literal["linear", "none"] = "linear"  # none: the model's vectors, which must have `dim` values
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"model"})
+
+    @model_validator(mode="after")
+    def _require_head_for_hidden(self) -> Self:
+        if self.head == "none" and self.hidden is not None:
+            raise cast(ValidationError, mistakes([(("hidden",), "`head: none` has no layer; set head: linear")]))
+        return self
+
+    @property
+    def is_published(self) -> bool:
+        return self.head == "none"
+
+    @property
+    def is_trained(self) -> bool:
+        return self.trainable or self.head == "linear"
+
+    @property
+    def hub_model(self) -> str:
+        return self.model
+
+    def missing_files(self) -> Iterator[tuple[str, str]]:
+        try:
+            if problem := folder_problem(fetch(self.model)):
+                yield "model", f"text model {self.model}: {problem}; name a folder that contains a model"
+        except DataError as error:
+            yield "model", str(error)
+
+    def plan_fault(self) -> str | None:
+        folder = local_folder(self.model) if self.head == "none" else None
+        size = vector_size(folder) if folder else None
+        if size is None or size == self.dim:
+            return None
+        return f"{self.model} has vectors of {size} values, but text.dim is {self.dim}; set text.dim to {size}"
+
+    @abstractmethod
+    def load(self) -> Any:
+        """Load the model, in float32 on the CPU; its interface is that of a SentenceTransformer."""
+
+    def clean(self, text: str) -> str:
+        """Change a caption before it is tokenised."""
+        return text
+
+    def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
+        return PublishedEncoder(self, banks)
+
+
+class Published(PublishedText):
+    """A published text model by folder, package or hub name, with one linear layer, or two with a ReLU between them.
+
+    Sources: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2: the first token of BERT; the
+    DCASE 2025 baseline and SALSA (2024): RoBERTa-large, captions in lower case without ASCII punctuation, cut at 32
+    tokens. Deviation: a frozen model has no dropout; the public code of 2022 leaves a frozen BERT's dropout on.
+    """
+
+    kind: Literal["published"]
+    pooling: Literal["own", "first", "mean", "last"] = "own"  # own: as published for sentences, with its prompt
+    removed: str = ""  # characters taken out of captions
+    lowercase: bool = False  # captions in lower case, before characters are taken out
+    max_tokens: Annotated[int, Field(ge=3)] | None = None  # longer captions are cut; null: at the model's longest
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # of hidden states and attention; null: as published
+
+    def clean(self, text: str) -> str:
+        return (text.lower() if self.lowercase else text).translate(str.maketrans("", "", self.removed))
+
+    def load(self) -> Any:
+        if self.pooling == "own":
+            network = load_sentence_transformer(self.model, "cpu")
+        else:
+            network = load_tokens(self.model, self.pooling, self.dropout)
+        limit_length(network, self.max_tokens)
+        return network
+
+
+def load_tokens(name: str, pooling: str, dropout: float | None = None) -> Any:
+    """Load a transformer and a pooling of its tokens, as a SentenceTransformer."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    folder, rates = str(fetch(name)), {} if dropout is None else dict.fromkeys(RATES, dropout)
+    try:
+        found = Transformer(folder, config_kwargs=rates, model_kwargs={"trust_remote_code": False})
+        pooled = Pooling(found.get_embedding_dimension(), POOLINGS[pooling])
+    except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
+        raise KitError(f"text model {name!r} cannot be loaded ({first_line(error)}); name its folder") from error
+    if rates and not any(isinstance(one, nn.Dropout) and one.p == dropout for one in found.modules()):
+        raise KitError(f"text model {name!r} has no {RATES[0]}; set text.dropout to null")
+    tokenizer = found.tokenizer
+    if pooling == "first" and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
+        raise KitError(f"text model {name!r} has no first token for the whole text; set pooling to mean or last")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token  # the mask leaves padding out
+    found.model.pooler = None  # it comes after the first token; its weights would be saved and counted
+    return SentenceTransformer(modules=[found, pooled], device="cpu", trust_remote_code=False).float()
+
+
+class PublishedEncoder(TextEncoder):
+    """A published model, trained or frozen, and trained layers after it."""
+
+    def __init__(self, settings: PublishedText, banks: Path) -> None:
+        super().__init__()
+        self.settings, network = settings, settings.load()
+        size = int(network.get_embedding_dimension())
+        if settings.head == "none" and size != settings.dim:
+            raise KitError(f"text model {settings.model!r} returns vectors of {size} values; set text.dim to {size}")
+        self.head = head(size, settings.hidden, settings.dim) if settings.head == "linear" else nn.Identity()
+        self.trained = network if settings.trainable else None
+        # A frozen model is no submodule, so that checkpoints do not hold it and it never enters training mode.
+        self._frozen = [] if settings.trainable else [network.eval().requires_grad_(False)]
+        self._identity = model_fingerprint(network, fetch(settings.model))
+        self._prompt = str(network.prompts.get(network.default_prompt_name) or "") or None
+        if not settings.trainable:
+            facts = settings.model_dump(include={"kind", "pooling", "max_tokens"}) | {"weights": self._identity}
+            name = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+            self.bank = open_bank(banks / f"text-{name}", size, "float32", facts)
+
+    def vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Compute the model's vectors (N, V) of cleaned texts of similar length."""
+        network = self.trained if self.trained is not None else self._frozen[0].to(self.device)
+        inputs = network.preprocess(list(texts), prompt=self._prompt)
+        inputs = {name: on_device(one, self.device) if torch.is_tensor(one) else one for name, one in inputs.items()}
+        found: torch.Tensor = network(inputs)["sentence_embedding"]
+        return found
+
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
+        texts = [self.settings.clean(text) for text in texts]
+        if self.trained is not None:
+            return Embedded(self.head(self.vectors(texts)))
+        if not self.caches_texts:
+            with torch.no_grad():
+                found = self.vectors(texts)
+            return Embedded(self.head(found.clone()))
+        self._store(texts)
+        stored = np.concatenate([self.bank.read(text_key(text)) for text in texts])
+        return Embedded(self.head(on_device(torch.from_numpy(stored), self.device)))
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        if self.trained is None and self.caches_texts:
+            return super().lengths(texts)
+        return [len(text) for text in texts]
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        if self.trained is None:
+            self._store([self.settings.clean(text) for text in texts])
+
+    def _store(self, texts: Sequence[str]) -> None:
+        store_vectors(self.bank, {text_key(text): text for text in texts}, self.vectors, f"by {self.settings.model}")
+
+    def identity(self) -> str:
+        return self._identity
+
+    def frozen_parameters(self) -> int:
+        return sum(p.numel() for model in self._frozen for p in model.parameters())
+
+    @property
+    def logit_numbers(self) -> tuple[float, float] | None:
+        network = self.trained if self.trained is not None else self._frozen[0]
+        return getattr(network, "logit_numbers", None)
+
+    def save_assets(self, folder: Path) -> None:
+        network = self.trained if self.trained is not None else self._frozen[0]
+        network.save(str(folder / "text"))
+
+
+def text_key(text: str) -> str:
+    """Return the key of a text's vector in a bank."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@torch.no_grad()
+def store_vectors(
+    bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], by_model: str
+) -> None:
+    """Store the vectors of texts, by key, that are missing in a bank; an interruption loses STORED_AT_ONCE at most."""
+    missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
+    if not missing:
+        return
+    with progress(f"embedding {counted(len(missing), 'caption', ',')} {by_model}", len(missing), "caption") as bar:
+        for start in range(0, len(missing), STORED_AT_ONCE):
+            some = missing[start : start + STORED_AT_ONCE]
+            groups = [[texts[key] for key in some[first : first + AT_ONCE]] for first in range(0, len(some), AT_ONCE)]
+            rows = torch.cat([vectors(group) for group in groups]).float().cpu().numpy()
+            with bank.writing() as store:
+                for key, row in zip(some, rows, strict=True):
+                    store(key, row[None])
+            bar.advance(len(some))

@@ -1,0 +1,193 @@
+"""Frozen word vectors of a file in word2vec's binary format."""
+
+import hashlib
+import mmap
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from data_tools.errors import KitError
+from data_tools.files import checksum, replacing
+from data_tools.settings import Size
+from data_tools.words import words_of
+from system.compute.device import on_device
+from system.models.embeddings import Embedded
+from system.models.text.encoder import TextEncoder, TextSettings
+
+# N captions, W words, V words of a file, D values of a vector
+
+LONGEST_WORD = 4096  # bytes
+
+
+class WordVectors(TextSettings):
+    """A vector per word of a caption, scaled to length 1, or the mean of the vectors, scaled to length 1. In training,
+    padding counts as words of the series, as in the public code. Words that are not in the file get one random vector.
+
+    A word is looked up in lower case, then with a capital letter, then by the mean of its parts between hyphens and
+    apostrophes.
+
+    Source: github.com/xieh97/contrastive-negative-sampling (2023, section 4.2) and dcase2022-audio-retrieval.
+    Deviations: the public code lists replacements of unknown words by hand (a -> A, walkie-talkie -> walkie, talkie),
+    which are found here, except axe -> Axe if the file has axe. It draws its random vector until the product with every
+    word is below 0.25; here it is drawn once.
+    """
+
+    kind: Literal["word_vectors"]
+    vectors: str  # the file of word vectors (.bin)
+    dim: Size  # D of the file, checked when it is read
+    embedding: Literal["words", "mean"]  # one vector per word, or their mean
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"vectors"})
+
+    @property
+    def embeds_series(self) -> bool:
+        return self.embedding == "words"
+
+    @property
+    def depends_on_batch(self) -> bool:
+        return self.embedding == "words"
+
+    @property
+    def batch_property(self) -> str | None:
+        return "padding that counts as words of captions" if self.depends_on_batch else None
+
+    @property
+    def is_trained(self) -> bool:
+        return False
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"vectors": Path(self.vectors)}
+
+    def published_address(self) -> str:
+        return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
+
+    def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
+        return WordVectorsEncoder(self)
+
+
+class WordVectorsEncoder(TextEncoder):
+    """Captions -> word vectors (N, W, D), or their mean (N, D)."""
+
+    def __init__(self, settings: WordVectors) -> None:
+        super().__init__()
+        self.settings, self.file = settings, WordVectorFile(Path(settings.vectors), settings.dim)
+        self._vectors: dict[str, np.ndarray | None] = {}
+        numbers = np.frombuffer(hashlib.sha256(b"").digest(), np.uint32).tolist()
+        vector = np.random.default_rng(numbers).standard_normal(settings.dim)
+        self.unknown = np.array(vector / np.linalg.norm(vector), np.float32)
+
+    def forward(self, texts: Sequence[str]) -> Embedded:
+        """Embed all texts together, since padding costs no computation."""
+        return self.embed_batch(texts)
+
+    def embed_batch(self, texts: Sequence[str]) -> Embedded:
+        words = [words_of(text) or [""] for text in texts]
+        lengths = torch.tensor([len(caption) for caption in words])
+        values = np.zeros((len(texts), int(lengths.max()), self.settings.dim), np.float32)
+        for row, caption in zip(values, words, strict=True):
+            row[: len(caption)] = [self.vector(word) for word in caption]
+        series = on_device(torch.from_numpy(values), self.device)
+        if self.settings.embedding == "mean":
+            return Embedded(F.normalize(series.sum(1), dim=-1))
+        lengths = torch.full_like(lengths, values.shape[1]) if self.training else lengths
+        return Embedded(F.normalize(series, dim=-1), on_device(lengths, self.device))
+
+    def vector(self, word: str) -> np.ndarray:
+        """Return a word's vector (D,)."""
+        known = self._find(word)
+        return self.unknown if known is None else known
+
+    def _find(self, word: str) -> np.ndarray | None:
+        if word in self._vectors:
+            return self._vectors[word]
+        found = self._look_up(word)
+        if found is None:
+            parts = [self._look_up(part) for part in re.split("['’-]", word)]
+            known = [part for part in parts if part is not None]
+            found = np.mean(known, axis=0) if known else None
+        if self.caches_texts:
+            self._vectors[word] = found
+        return found
+
+    def _look_up(self, word: str) -> np.ndarray | None:
+        found = self.file.get(word)
+        return found if found is not None else self.file.get(word.capitalize())
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            for word in words_of(text):
+                self._find(word)
+
+    def identity(self) -> str:
+        return checksum(self.file.path)
+
+    def frozen_parameters(self) -> int:
+        return len(self.file) * self.settings.dim
+
+    def without_known_words(self, texts: Sequence[str]) -> list[str]:
+        return [text for text in texts if all(self._find(word) is None for word in words_of(text))]
+
+
+class WordVectorFile:
+    """Vectors by word: a first line with V and D, then each word, a blank, and D little-endian float32 numbers. The
+    file is read once to find the words; the first of equal words counts.
+    """
+
+    def __init__(self, path: Path, dim: int) -> None:
+        """Open a file. Raises KitError if it is missing, cut, of another format, or of another dimension."""
+        self.path, self.dim = path, dim
+        if path.suffix != ".bin" or not path.is_file() or not path.stat().st_size:
+            raise KitError(f"{path} is missing, or no .bin file of word2vec; name one, such as GoogleNews-vectors")
+        with path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        hashes, offsets = array("q"), array("q")  # 16 bytes a word
+        for word, offset in self._words():
+            hashes.append(hash(word))
+            offsets.append(offset)
+        order = np.argsort(np.frombuffer(hashes, np.int64), kind="stable")
+        self._hashes, self._offsets = np.frombuffer(hashes, np.int64)[order], np.frombuffer(offsets, np.int64)[order]
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def get(self, word: str) -> np.ndarray | None:
+        """Return the (D,) float32 vector of a word, if the file has it."""
+        wanted = word.encode() + b" "
+        first, last = (int(np.searchsorted(self._hashes, hash(wanted[:-1]), side)) for side in ("left", "right"))
+        for offset in self._offsets[first:last].tolist():
+            if self._bytes[offset : offset + len(wanted)] == wanted:
+                return np.frombuffer(self._bytes, "<f4", self.dim, offset + len(wanted)).astype(np.float32)
+        return None
+
+    def _words(self) -> Iterator[tuple[bytes, int]]:
+        """Yield every word and its position."""
+        data, offset = self._bytes, self._bytes.find(b"\n", 0, 64) + 1
+        first_line = data[: max(offset, 1) - 1].split()
+        if len(first_line) != 2 or not all(number.isdigit() for number in first_line):
+            raise KitError(f"{self.path} is not in word2vec's binary format; name a .bin file of word2vec")
+        count, dim = map(int, first_line)
+        if dim != self.dim:
+            raise KitError(f"{self.path} has vectors of {dim} values, not {self.dim}; set text.dim to {dim}")
+        for _ in range(count):
+            while data[offset : offset + 1] == b"\n":  # some writers end a vector with a line end
+                offset += 1
+            blank = data.find(b" ", offset, offset + LONGEST_WORD)
+            if blank < 0 or blank + 1 + 4 * dim > len(data):
+                raise KitError(f"{self.path} is truncated or damaged; download or make it again")
+            yield data[offset:blank], offset
+            offset = blank + 1 + 4 * dim
+
+
+def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
+    """Write vectors (D,) by word in word2vec's binary format."""
+    dim = len(next(iter(words.values())))
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(f"{len(words)} {dim}\n".encode())
+        for word, vector in words.items():
+            file.write(word.encode() + b" " + np.asarray(vector, "<f4").tobytes())
