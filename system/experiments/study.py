@@ -14,6 +14,7 @@ from data_tools.manifest import TEST_SPLITS
 from data_tools.settings import Name, Strict, fault_of
 from submission.runs.reading import read_result
 from submission.runs.record import EpochLine
+from system.compute.processes import on_first
 from system.experiments.run import run_recipe
 from system.experiments.tables import (
     DEFAULT,
@@ -240,6 +241,7 @@ def run_study(
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
         finished[cell, seed] = run_recipe(loaded, runs, run_folder(study, cell, seed, runs), device, track)
         log.info("study %s: %s", study.name, describe_progress([run_folder(study, *key, runs) for key in cells]))
+    on_first(lambda: None)  # the first process still ranks the last run
     rows = []
     for cell in study.cells:
         done, recipe = [finished[cell, seed] for seed in study.seeds], cells[cell, study.seeds[0]].recipe
