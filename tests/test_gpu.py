@@ -13,7 +13,7 @@ from several import together
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.items import Item, Sampler, make_items
-from system.batches.loader import Crops, Feed, collate
+from system.batches.loader import Crops, collate, read_batches
 from system.features.build import build_features
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
@@ -51,8 +51,8 @@ def test_batches_read_ahead_arrive_on_the_gpu_unchanged(world: Path, tmp_path: P
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     sampler = Sampler([make_items(clips, "clip")], "size", 8, 2, (1, 0))
-    with closing(Feed(sampler, features, None, GPU, None, longest)) as feed:
-        found = {step: feed.batch(step) for step in (2, 3)}
+    with closing(read_batches(sampler, features, None, GPU, None, longest, step=2)) as batches:
+        found = {step: next(batches) for step in (2, 3)}
     for step, one in found.items():
         expected = collate(sampler.batch(step), features, crops=crops_of(sampler, longest, step))
         assert one.captions == expected.captions

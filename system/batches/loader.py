@@ -1,6 +1,7 @@
 """Tensors of a batch, read ahead in threads."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -175,61 +176,48 @@ def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> 
     return [list(range(first, len(lengths), count)) for first in range(min(count, len(lengths)))]
 
 
-class Feed:
-    """The batches of a stage, on the device; threads make the next ones during a step. A batch depends only on its
-    step. With several processes, each gets the audio of its part of the batch.
+def read_batches(
+    sampler: Sampler,
+    features: Features,
+    relevance: Relevance | None,
+    device: torch.device,
+    teachers: Teachers | None = None,
+    longest: int | None = None,
+    chunk: int | None = None,
+    pad_to_batch: bool = False,
+    step: int = 0,
+) -> Generator[Batch, None, None]:
+    """Yield the batches of a stage, on the device; threads make the next ones during a step. A batch depends only on
+    its step. With several processes, each gets the audio of its part of a batch.
+
+    Args:
+        sampler: Draws the items.
+        features, relevance, teachers, pad_to_batch: See `collate`.
+        device: Of the batches.
+        longest: Most frames per clip, a random part; None for all.
+        chunk: Clips that are embedded at a time.
+        step: Of the first batch.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        features: Features,
-        relevance: Relevance | None,
-        device: torch.device,
-        teachers: Teachers | None = None,
-        longest: int | None = None,
-        chunk: int | None = None,
-        pad_to_batch: bool = False,
-    ) -> None:
-        """Start the threads.
-
-        Args:
-            sampler: Draws the items.
-            features, relevance, teachers, pad_to_batch: See `collate`.
-            device: Of the batches.
-            longest: Most frames per clip, a random part; None for all.
-            chunk: Clips that are embedded at a time.
-        """
-        self.sampler, self.features, self.relevance, self.teachers = sampler, features, relevance, teachers
-        self.device, self.longest, self.chunk, self.pad_to_batch = device, longest, chunk, pad_to_batch
-        self._ahead_steps = BATCHES_AHEAD if relevance is None else 1  # CIDEr-D uses all cores itself
-        self._workers = ThreadPoolExecutor(self._ahead_steps, "batches")
-        self._ahead: dict[int, Future[Batch]] = {}
-
-    def batch(self, step: int) -> Batch:
-        """Return the batch of a training step, and start to make those of the next steps."""
-        made = (self._ahead.pop(step, None) or self._start_batch(step)).result()
-        steps = range(step + 1, step + 1 + self._ahead_steps)
-        for other in self._ahead.keys() - set(steps):
-            self._ahead.pop(other).cancel()
-        for other in steps:
-            if other not in self._ahead:
-                self._ahead[other] = self._start_batch(other)
-        return made.to(self.device)
-
-    def _start_batch(self, step: int) -> "Future[Batch]":
-        """Start to make a batch; the calling thread draws the items, since a sampler has a state."""
-        crops = None if self.longest is None else Crops(self.longest, self.sampler.crop_offsets(step))
-        return self._workers.submit(self._make_batch, self.sampler.batch(step), crops)
-
-    def _make_batch(self, items: Sequence[Item], crops: Crops | None) -> Batch:
+    def make(items: list[Item], crops: Crops | None) -> Batch:
         chunks = None
         if process_count() > 1:
-            lengths = frame_counts(items, self.features, next(iter(self.features.banks)), self.longest)
-            chunks = divide_into_chunks(lengths, self.chunk, process_count())
-        made = collate(items, self.features, self.relevance, self.teachers, crops, chunks, self.pad_to_batch)
-        return made.pin_audio() if self.device.type == "cuda" else made
+            lengths = frame_counts(items, features, next(iter(features.banks)), longest)
+            chunks = divide_into_chunks(lengths, chunk, process_count())
+        made = collate(items, features, relevance, teachers, crops, chunks, pad_to_batch)
+        return made.pin_audio() if device.type == "cuda" else made
 
-    def close(self) -> None:
-        """Stop the threads."""
-        self._workers.shutdown(cancel_futures=True)
+    def start(step: int) -> Future[Batch]:  # items are drawn in this thread, since a sampler has a state
+        crops = None if longest is None else Crops(longest, sampler.crop_offsets(step))
+        return workers.submit(make, sampler.batch(step), crops)
+
+    count = BATCHES_AHEAD if relevance is None else 1  # CIDEr-D uses all cores itself
+    workers = ThreadPoolExecutor(count, "batches")
+    try:
+        ahead = deque([start(step)])
+        while True:
+            step += 1
+            ahead += [start(step + later) for later in range(len(ahead) - 1, count)]
+            yield ahead.popleft().result().to(device)
+    finally:
+        workers.shutdown(cancel_futures=True)

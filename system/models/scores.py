@@ -176,7 +176,7 @@ def _word_means(clips: Embedded, vectors: torch.Tensor, index: torch.Tensor, sta
 
 def _product_sums(frames: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     """Sum the products of each word with a clip's frames, clamped at 0: (V, B)."""
-    products = (words @ frames.flatten(0, 1).T).relu()
+    products = (words @ frames.flatten(0, 1).T).relu_()
     return products.view(len(words), *frames.shape[:2]).sum(2)
 
 

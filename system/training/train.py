@@ -22,7 +22,7 @@ from data_tools.cli import progress as progress_bar
 from data_tools.errors import KitError
 from submission.editions import format_metric
 from submission.runs.record import EpochLine
-from system.batches.loader import Feed, Teachers
+from system.batches.loader import Teachers, read_batches
 from system.compute.device import memory_errors, seed_generators, tf32_products
 from system.compute.processes import broadcast_from_first, first_before_others, is_first, on_first, process_count
 from system.losses import terms
@@ -112,11 +112,12 @@ def train_stage(
         _load_start(name, stage.start_from, run, model, Path(recipe.banks))
     on_first(lambda: run.write_metrics([*earlier, *at.lines]))
     made_of = sampler, data.features, relevance, device, teachers, recipe.model.audio.training_frames
-    feed = Feed(*made_of, stage.grad_cache_chunk, pad_to_batch=not recipe.model.embeds_in_chunks)
+    pad_to_batch = not recipe.model.embeds_in_chunks
+    made = read_batches(*made_of, stage.grad_cache_chunk, pad_to_batch, step=at.step)
     epochs, total, saved = counted(stage.epochs, "epoch"), stage.epochs * steps, time.monotonic()
     log.info("stage %s: training %s of %s each, from step %d on", name, epochs, counted(steps, "step"), at.step)
     with (
-        closing(feed),
+        closing(made) as batches,
         tf32_products(device),
         progress_bar(name, total, "step", at.step) as bar,
         _interrupts() as asked,
@@ -127,7 +128,7 @@ def train_stage(
             freeze_parts(model, stage.optimizer, at.step, trained)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(stage, group["base_lr"], at.step, steps, at.history)
-            batch = feed.batch(at.step)
+            batch = next(batches)
             optimizer.zero_grad()
             found = add_gradients(model, batch, stage, precision, scaler)
             scaler.unscale_(optimizer)

@@ -9,7 +9,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from system.experts.logmel import SILENCE
 from system.models.audio import Gru
-from system.models.audio.crnn import MIN_FRAMES, CrnnEncoder, GruEncoder, pad_short_clips
+from system.models.audio.crnn import MIN_FRAMES, CrnnEncoder, GruEncoder
 from system.models.batch import Series
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -65,16 +65,6 @@ def test_crnn_that_includes_padding_in_training_matches_public_code() -> None:
         evaluated = crnn().eval()({"logmel": values})
         assert evaluated.lengths is not None
         assert evaluated.lengths.tolist() == [30, 11, 47]
-
-
-def test_short_series_are_padded_to_four_frames_with_silence() -> None:
-    values, lengths = pad_short_clips(torch.arange(1.0, 13).view(2, 6, 1), torch.tensor([2, 6]))
-    assert values[0, :, 0].tolist() == [1, 2, pytest.approx(SILENCE), pytest.approx(SILENCE), 5, 6]
-    assert values[1, :, 0].tolist() == [7, 8, 9, 10, 11, 12]
-    assert lengths.tolist() == [4, 6]
-    short, lengths = pad_short_clips(torch.ones(1, 1, 1), torch.tensor([1]))
-    assert short[0, :, 0].tolist() == [1, *[pytest.approx(SILENCE)] * 3]
-    assert lengths.tolist() == [4]
 
 
 @torch.inference_mode()

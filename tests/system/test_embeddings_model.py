@@ -241,7 +241,7 @@ def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> No
     [
         ({"audio": "gone.npz"}, "model.audio"),
         ({"audio": []}, "model.audio"),
-        ({"text": "{folder}/wide.npz"}, "model.audio: clip embeddings have 5 values, but text embeddings have 2"),
+        ({"text": "{folder}/wide.npz"}, "model.audio"),
         ({"text": ["{folder}/text.npz", "{folder}/wide.npz"]}, "embeddings of different sizes"),
         ({"audio": "{folder}/r.txt"}, "cannot be read as embeddings"),
         ({"score": {"kind": "cosine"}}, "model.score: "),

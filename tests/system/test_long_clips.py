@@ -14,7 +14,7 @@ from outcomes import digest, lines
 from data_tools.manifest import Clip
 from system.__main__ import main
 from system.batches.items import Added, Item, Sampler, make_items
-from system.batches.loader import Crops, Feed, collate
+from system.batches.loader import Crops, collate, read_batches
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.audio.panns_encoder import PannsEncoder
@@ -59,9 +59,11 @@ def test_offsets_of_random_parts_depend_on_seed_stage_step_and_item() -> None:
 def fed(folder: Path, steps: list[int], longest: int | None) -> dict[int, Batch]:
     features, clips = sounds(folder)
     sampler = Sampler([make_items(clips, "clip")], "size", 5, 1, (1, 0))
-    feed = Feed(sampler, features, None, CPU, None, longest)
-    with closing(feed):
-        return {step: feed.batch(step) for step in steps}
+    found = {}
+    for first in steps[:1] if steps == [*range(len(steps))] else steps:
+        with closing(read_batches(sampler, features, None, CPU, None, longest, step=first)) as batches:
+            found |= {step: next(batches) for step in ([first] if len(steps) < 3 else steps)}
+    return found
 
 
 def test_training_batches_contain_a_random_part_of_long_clips(tmp_path: Path) -> None:

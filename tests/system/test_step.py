@@ -13,7 +13,7 @@ from one_graph import in_one_graph
 
 from data_tools.manifest import read_manifest
 from system.batches.items import Item, Sampler, make_items
-from system.batches.loader import Feed, collate
+from system.batches.loader import collate, read_batches
 from system.features.build import Features, build_features
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
@@ -167,29 +167,25 @@ def sampler(world: World) -> Sampler:
     return Sampler([make_items(world.clips, "clip")], "size", 8, 2, (1, 0))
 
 
-def batches(feed: Feed, steps: list[int]) -> list[Any]:
-    with closing(feed):
-        return [feed.batch(step) for step in steps]
+def batches(world: World, sampler: Sampler, count: int, **more: Any) -> list[Any]:
+    with closing(read_batches(sampler, world.features, more.pop("relevance", None), CPU, **more)) as found:
+        return [next(found) for _ in range(count)]
 
 
-def test_prefetched_batch_of_a_step_is_the_same_in_any_order_of_steps(world: World) -> None:
-    def feed() -> Feed:
-        return Feed(sampler(world), world.features, world.relevance, CPU)
-
-    in_order, jumping = batches(feed(), [0, 1, 2, 3]), batches(feed(), [3, 1])
-    for one, other in ((in_order[3], jumping[0]), (in_order[1], jumping[1])):
+def test_batch_of_a_step_is_the_same_from_any_first_step(world: World) -> None:
+    whole, resumed = (batches(world, sampler(world), n, relevance=world.relevance, step=4 - n) for n in (4, 2))
+    for one, other in zip(whole[2:], resumed, strict=True):
         assert one.clip_keys == other.clip_keys
         assert one.captions == other.captions
         assert torch.equal(one.audio["logmel"].values, other.audio["logmel"].values)
         assert torch.equal(one.margin_factors, other.margin_factors)
     expected = collate(sampler(world).batch(2), world.features, world.relevance)
-    assert torch.equal(in_order[2].audio["logmel"].values, expected.audio["logmel"].values)
-    assert in_order[2].captions == expected.captions
+    assert torch.equal(whole[2].audio["logmel"].values, expected.audio["logmel"].values)
+    assert whole[2].captions == expected.captions
 
 
 @pytest.mark.parametrize("with_relevance", [False, True])
 def test_batches_of_the_next_steps_are_prefetched(world: World, with_relevance: bool) -> None:
-    relevance = world.relevance if with_relevance else None
     asked: list[int] = []
 
     class Spied(Sampler):
@@ -198,24 +194,14 @@ def test_batches_of_the_next_steps_are_prefetched(world: World, with_relevance: 
             return super().batch(step)
 
     spied = Spied([make_items(world.clips, "clip")], "size", 8, 2, (1, 0))
-    with closing(Feed(spied, world.features, relevance, CPU)) as feed:
-        feed.batch(4)
-        ahead = [5] if with_relevance else [5, 6, 7]
-        assert sorted(feed._ahead) == ahead
-        made = feed._ahead[5].result()
-        assert asked == [4, *ahead]
-        assert torch.equal(feed.batch(5).audio["logmel"].values, made.audio["logmel"].values)
-        assert asked == [4, *ahead, ahead[-1] + 1]
-        feed.batch(2)
-        assert sorted(feed._ahead) == [step - 2 for step in ahead], "batches that are not next are dropped"
+    batches(world, spied, 2, relevance=world.relevance if with_relevance else None, step=4)
+    assert asked == ([4, 5, 6] if with_relevance else [4, 5, 6, 7, 8])
 
 
 def test_errors_of_the_thread_that_reads_batches_are_raised(world: World) -> None:
     broken = Features(world.features.banks, {})
-    feed = Feed(sampler(world), world.features, None, CPU)
-    feed.features = broken
-    with closing(feed), pytest.raises(KeyError):
-        feed.batch(0)
+    with closing(read_batches(sampler(world), broken, None, CPU)) as found, pytest.raises(KeyError):
+        next(found)
 
 
 @pytest.mark.parametrize("at_once", [None, 5])

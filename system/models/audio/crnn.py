@@ -118,19 +118,22 @@ class CrnnEncoder(AudioEncoder):
         self.gru = _build_gru(CHANNELS * (logmel.bands // MIN_BANDS), settings.hidden)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        values, lengths = pad_short_clips(*audio[self.expert])
+        values, lengths = audio[self.expert]
         if self.training:
-            return self.settings.embedded(self._frames(values), torch.full_like(lengths, values.shape[1]))
+            frames = self._frames(values)
+            return self.settings.embedded(frames, torch.full_like(lengths, frames.shape[1]))
         found, order = [], []
         for length in lengths.unique():  # clips of one length together, so that padding has no effect
             rows = (lengths == length).nonzero()[:, 0]
             order.append(on_device(rows, values.device))
-            found.append(self.settings.embedded(self._frames(values[order[-1], : int(length)]), lengths[rows]))
+            frames = self._frames(values[order[-1], : int(length)])
+            found.append(self.settings.embedded(frames, lengths[rows].clamp(min=MIN_FRAMES)))
         return concatenate_embeddings(found).rows(torch.cat(order).argsort())
 
     def _frames(self, values: torch.Tensor) -> torch.Tensor:
-        """Embed frames of clips of equal length."""
-        hidden, _ = self.gru(self.cnn(values.float()[:, None]).transpose(1, 2).flatten(2))
+        """Embed the frames of clips of equal length, at least 4."""
+        values = F.pad(values.float(), (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])), value=SILENCE)
+        hidden, _ = self.gru(self.cnn(values[:, None]).transpose(1, 2).flatten(2))
         return F.interpolate(hidden.transpose(1, 2), values.shape[1], mode="linear").transpose(1, 2)
 
     def parts(self) -> dict[str, nn.Module]:
@@ -179,14 +182,6 @@ def build_convolutions(dropout: float) -> nn.Sequential:
         nn.LPPool2d(4, (1, 4)),
         nn.Dropout(dropout),
     )
-
-
-def pad_short_clips(values: torch.Tensor, lengths: torch.Tensor) -> Series:
-    """Pad clips to at least 4 frames with silence."""
-    values = F.pad(values, (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])))
-    positions = torch.arange(values.shape[1])
-    lacking = on_device((positions < MIN_FRAMES) & (positions >= lengths[:, None]), values.device)
-    return Series(values.masked_fill(lacking[..., None], SILENCE), lengths.clamp(min=MIN_FRAMES))
 
 
 def _build_gru(inputs: int, hidden: int) -> nn.GRU:

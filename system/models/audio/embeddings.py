@@ -1,17 +1,18 @@
-"""Given embeddings of clips.
-
-Embeddings of clips that another program computed. Never imports torch.
-"""
+"""Embeddings of clips that another program computed."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+from torch import nn
 
 from data_tools.manifest import Text
 from data_tools.settings import Size
 from system.experts.embedding_file import EmbeddingFile
-from system.models.audio.base import AudioSettings, Encoder
+from system.models.audio.base import AudioSettings
+from system.models.audio.encoder import AudioEncoder
+from system.models.batch import Series
+from system.models.embeddings import Embedded
 
 EXPERT = "embeddings"
 
@@ -31,49 +32,30 @@ class AudioEmbeddings(AudioSettings):
 
     @property
     def experts(self) -> dict[str, EmbeddingFile]:
-        """Dict with one entry: an expert that reads the embeddings of clips from the files in the setting `files`."""
-        expert = EmbeddingFile(
-            kind="embedding_file",
-            files=self.files,
-            values=self.dim,
-            model=self.model,
-            model_parameters=self.model_parameters,
-        )
-        return {EXPERT: expert}
+        facts = self.model_dump(include={"files", "model", "model_parameters"})
+        return {EXPERT: EmbeddingFile(kind="embedding_file", values=self.dim, **facts)}
 
     @property
     def is_published(self) -> bool:
-        """Always True: the encoder has no weights, so that it is useful before any training."""
         return True
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict from the name of each part of the encoder to whether the part has trainable parameters."""
         return {EXPERT: False}
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield an error message if embeddings of texts and of clips have different sizes."""
         if out != self.dim:
-            yield (
-                "dim",
-                f"clip embeddings have {self.dim} values, but text embeddings have {out}; name files of one model",
-            )
+            yield "dim", f"clip embeddings have {self.dim} values, text embeddings {out}; name files of one model"
 
-    def build(self, out: int) -> Encoder:
-        """Build the encoder, which has no weights."""
-        from torch import nn
-
-        from system.models.audio.encoder import AudioEncoder
-        from system.models.batch import Series
-        from system.models.embeddings import Embedded
-
-        class AudioEmbeddingsEncoder(AudioEncoder):
-            def forward(self, audio: dict[str, Series]) -> Embedded:
-                """Return the embeddings of the clips of a batch."""
-                return Embedded(audio[EXPERT].values[:, 0])
-
-            def parts(self) -> dict[str, nn.Module]:
-                """Return a dict with one entry: the encoder itself, which has no parameters."""
-                return {EXPERT: self}
-
+    def build(self, out: int) -> AudioEncoder:
         return AudioEmbeddingsEncoder()
+
+
+class AudioEmbeddingsEncoder(AudioEncoder):
+    """Clips -> their given embeddings (B, D)."""
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        return Embedded(audio[EXPERT].values[:, 0])
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {EXPERT: self}
