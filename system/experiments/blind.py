@@ -6,7 +6,7 @@ Blind sets: clips and queries of a challenge, ranked at the end of a run. Only t
 import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +21,7 @@ from system.runs.provenance import contents_checksum
 
 if TYPE_CHECKING:
     from system.experts.base import Device
-    from system.features.build import Features
+    from system.features.extract import Features
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +91,13 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
 def _content_keys(clips: Sequence[Clip], recipe: schema.Recipe) -> Mapping[str, str]:
     """Return a dict from clip id to its audio's checksum, or to its embedding's key if the model reads embeddings."""
-    from system.features.build import build_features
-    from system.features.contents import ContentKeys
+    from system.features.extract import build_features, content_keys
 
     if not recipe.model.audio.reads_clips:
         return build_features(clips, recipe.model.audio.experts, Path(recipe.banks)).keys
-    with closing(ContentKeys(Path(recipe.banks))) as content:
-        return {clip.id: content(clip.path) for clip in clips}
+    with ThreadPoolExecutor() as threads:
+        found = content_keys(clips, threads)
+    return {name: str(key) for name, key in found.items()}
 
 
 def _read_blind_set(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
@@ -119,8 +119,7 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
     Returns: Dict from the name of a rank entry to its blind set. Raises an error if a clip or a blind set cannot be
     read.
     """
-    from system.features.build import build_features
-    from system.features.contents import ContentKeys
+    from system.features.extract import build_features
 
     sets: dict[tuple[str, str], BlindSet] = {}
     opened = {}
@@ -129,14 +128,11 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
         assert isinstance(entry, RankBlind)
         if (entry.audio, entry.queries) not in sets:
             clips, queries = _read_blind_set(entry)
-            content = ContentKeys(Path(recipe.banks))
             features = build_features(
                 clips,
                 recipe.model.audio.experts,
                 Path(recipe.banks),
                 device=device,
-                content=content,
-                waveforms="files",
                 whole={clip.id for clip in clips},
             )
             broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]

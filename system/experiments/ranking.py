@@ -27,7 +27,7 @@ from system.runs.folder import Run
 
 if TYPE_CHECKING:
     from system.batches.loader import Taught
-    from system.features.build import Features
+    from system.features.extract import Features
     from system.models.retrieval import RetrievalModel
     from system.ranking.model import ModelRanker
     from system.recipe.data import Data

@@ -2,8 +2,7 @@
 
 The verbs rank, search, serve and embeddings share it. Its files:
 
-<cache>/contents.sqlite         content key (checksum of the audio) of every file, by path, size and time of change
-        embeddings-<model>/     a bank of the clips' embeddings by that model, one per content key
+<cache>/embeddings-<model>/     a bank of the clips' embeddings by that model, one per content key
         banks/                  frames of exported models, if the current folder has no `banks`
 """
 
@@ -15,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +22,10 @@ import numpy as np
 import torch
 
 from data_tools.cli import counted
-from data_tools.errors import AudioError, KitError, sentence_of
+from data_tools.errors import KitError, sentence_of
 from data_tools.manifest import Clip
-from system.features.bank import Bank, open_bank
-from system.features.build import Features, build_features, warn_of_other_lengths
-from system.features.contents import ContentKeys
+from system.features.bank import Bank
+from system.features.extract import Features, build_features, content_keys, warn_of_other_lengths
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
@@ -122,8 +120,7 @@ class CachedEmbeddings(ClipSource):
 
     def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
         """Return the experts' frames of clips: stored frames are read, and missing frames are computed."""
-        with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
-            found = build_features(clips, self._experts, self.banks, device=model.device, content=content)
+        found = build_features(clips, self._experts, self.banks, device=model.device)
         for name, expert in self._experts.items():
             if expert.computed:  # for others build_features warns
                 warn_of_other_lengths(found, clips, name)
@@ -138,23 +135,13 @@ class CachedEmbeddings(ClipSource):
         strict: Raise KitError for the first clip that cannot be read. goes_on_when_full: If the disk is full, log a
         warning and keep the remaining embeddings in memory, instead of raising OSError.
         """
-        bank = self._open_bank(model)
-        keys: dict[str, str] = {}
-        with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
-            for clip in clips:
-                with suppress(AudioError):  # build_features reports it
-                    keys[clip.id] = content(clip.path)
-            lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
-            features = build_features(
-                lacking,
-                self._experts,
-                self.banks,
-                strict,
-                device=model.device,
-                content=content,
-                waveforms="files",
-                whole={clip.id for clip in lacking},
-            )
+        bank = self._Bank(model)
+        with ThreadPoolExecutor() as threads:
+            found = content_keys(clips, threads)
+        keys = {name: key for name, key in found.items() if isinstance(key, str)}  # build_features reports others
+        lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
+        whole = {clip.id for clip in lacking}
+        features = build_features(lacking, self._experts, self.banks, strict, model.device, whole)
         wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
         not_stored: dict[str, np.ndarray] = {}
         for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
@@ -173,7 +160,7 @@ class CachedEmbeddings(ClipSource):
             not_stored |= series
         return Filled(bank, keys | features.keys, features.broken, not_stored)
 
-    def _open_bank(self, model: RetrievalModel) -> Bank:
+    def _Bank(self, model: RetrievalModel) -> Bank:
         """Open the bank (store of arrays) with a model's embeddings in the cache.
 
         The bank's name is a checksum of everything that changes an embedding.
@@ -187,7 +174,7 @@ class CachedEmbeddings(ClipSource):
             "weights": weights_sha256(model.audio),
         }
         name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-        return open_bank(self.folder / f"embeddings-{name}", self.settings.text.dim, "float32", identity)
+        return Bank(self.folder / f"embeddings-{name}", self.settings.text.dim, "float32", identity)
 
     def _join(self, series: Sequence[np.ndarray], device: torch.device) -> Embeddings:
         """Join the embeddings of clips in one object on `device`: vectors, or ragged series of frames."""
@@ -227,6 +214,5 @@ def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
 
 def _store_embeddings(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
     """Store embeddings in a bank. computed: Dict from content key (checksum of a clip's audio) to embeddings."""
-    with bank.writing() as store:
-        for key, series in computed.items():
-            store(key, series)
+    for key, series in computed.items():
+        bank.store(key, series)

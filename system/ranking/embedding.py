@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.features.build import Features
+from system.features.extract import Features
 from system.models.batch import Batch
 from system.models.embeddings import Embedded, Embeddings, Ragged, concatenate_embeddings, unit_vectors
 from system.models.retrieval import RetrievalModel

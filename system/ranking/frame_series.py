@@ -18,7 +18,7 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
-from system.features.build import Features
+from system.features.extract import Features
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.models.scores import FrameWeights, MomentScore, cosines_of_queries

@@ -21,7 +21,7 @@ from data_tools.moments import Moment, by_name, inside_recordings, read_moments,
 from submission.editions import Edition, get_moments_edition
 from submission.formats.moments import Moments, read_moment_truth, windows_by_query, write_scored_moments
 from submission.metrics.summary import Summary, summarise_moments
-from system.features.build import Features
+from system.features.extract import Features
 from system.features.pieces import pieces_of
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel

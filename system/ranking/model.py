@@ -17,7 +17,7 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.ordering import ranked_columns
-from system.features.build import Features
+from system.features.extract import Features
 from system.models.embeddings import Embedded, Embeddings, prepare_for_scoring, unit_vectors
 from system.models.retrieval import RetrievalModel
 from system.models.scores import Cosine, MomentScore, ScoreSettings

@@ -18,8 +18,7 @@ from data_tools.moments import Moment, read_moments
 from system.batches.augment import Augmentation
 from system.batches.items import Item, Sampler, make_items, make_moment_items
 from system.experts.base import Device
-from system.features.build import Features, build_features
-from system.features.contents import no_garbage_collection
+from system.features.extract import Features, build_features
 from system.recipe import schema
 from system.recipe.manifests import few_clips
 
@@ -75,8 +74,6 @@ class Data:
 
     def quick_checksum(self, clip: Clip) -> str:
         """Return the quick_sha256 (a checksum of parts) of a readable clip's audio file; "" if it is missing."""
-        if self.features.waveforms == "files":
-            return self.features.keys[clip.id]
         return quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
     def count_shared_clips(self, some: list[str], others: list[str]) -> int:
@@ -117,20 +114,17 @@ def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
 def load_data(
     recipe: schema.Recipe,
     strict: bool = False,
-    verify: bool = False,
     device: "Device | None" = None,
-    workers: int | None = None,
 ) -> Data:
     """Read every data source, and compute missing frames. strict: Raise KitError for a broken file.
 
-    verify: Read all stored frames and audio files, and compute damaged frames again. device: Device of the experts;
-    None: this machine's default. workers: Number of processes that decode audio; None: threads of this process.
+    device: Device of the experts;
+    None: this machine's default.
     Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
     clips are reported before any computation.
     """
     clips: dict[str, Sequence[Clip]] = {}
-    with no_garbage_collection():
-        clips |= {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
+    clips |= {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
     annotated = {name: source for name, source in recipe.data.items() if source.moments}
     listed = {path: read_manifest(path) for path in {one.manifest for one in annotated.values()}}
     moments = {name: _moments_of(name, one, clips[name], listed[one.manifest]) for name, one in annotated.items()}
@@ -152,10 +146,7 @@ def load_data(
         experts,
         Path(recipe.banks),
         strict,
-        verify,
         device,
-        workers=workers,
-        waveforms="files",
         whole={clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]},
     )
     for name, source in recipe.data.items():

@@ -125,9 +125,9 @@ def record_provenance(
     """Write a run's provenance (versions, machine and checksums), or check and complete that of a resumed run.
 
     text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
-    the checksum of its audio. gpu: Name of the GPU. If the run is resumed, raise KitError if a checksum has changed,
-    and add the code's commit if it is new. The checksum of resolved.json is added if an earlier process was killed
-    before writing it.
+    the checksum of its audio. gpu: Name of the GPU. If the run is resumed, raise KitError if a checksum has
+    changed, and add the code's commit if it is new. The checksum of resolved.json is added if an earlier process was
+    killed before writing it.
     """
     import torch
 

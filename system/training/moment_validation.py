@@ -16,7 +16,7 @@ from submission.metrics.summary import metric_values
 from system.batches.items import make_moment_items, require_known_windows
 from system.batches.loader import make_batch_without_audio
 from system.compute.device import in_precision
-from system.features.build import Features
+from system.features.extract import Features
 from system.losses import terms
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel

@@ -17,7 +17,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
 from system.batches.items import caption_key
 from system.batches.loader import Taught, Teachers
-from system.features.bank import Bank, open_bank
+from system.features.bank import Bank
 from system.models.text.published import store_vectors
 from system.networks.weights import weights_sha256
 from system.ranking.cache import CachedEmbeddings
@@ -129,4 +129,4 @@ def _open_captions_bank(trained: Trained, cache: Path) -> Bank:
         "weights": weights_sha256(trained.model.text),
     }
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    return open_bank(cache / f"captions-{name}", text.dim, "float32", identity)
+    return Bank(cache / f"captions-{name}", text.dim, "float32", identity)

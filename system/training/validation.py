@@ -16,7 +16,7 @@ from submission.ordering import relevant_ranks, sizes
 from system.batches.items import Item, make_items
 from system.batches.loader import Teachers, make_batch_without_audio
 from system.compute.device import in_precision, seed_generators
-from system.features.build import Features
+from system.features.extract import Features
 from system.losses import terms
 from system.losses.diagnostics import accuracies
 from system.losses.relevance.relax import Relevance

@@ -5,7 +5,7 @@ import argparse
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
 from system.recipe.manifests import make_missing
-from system.verbs.options import add_device_argument, add_recipe_arguments, parse_positive
+from system.verbs.options import add_device_argument, add_recipe_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,19 +15,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="stop at the first broken audio file (default: skip it with a warning)"
     )
     add_device_argument(parser)
-    verify = "verify all stored frames, and compute damaged frames again"
-    decoding = (
-        "decode audio in N processes; useful if decoding takes most of the time (default: threads of one process)"
-    )
-    parser.add_argument("--workers", type=parse_positive, metavar="N", help=decoding)
-    parser.add_argument("--verify", action="store_true", help=verify)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb `features`: compute the missing frames of a recipe's clips. Returns: The exit status."""
     recipe = load_recipe(arguments.recipe, arguments.set).recipe
     make_missing(recipe)
-    features = load_data(recipe, arguments.strict, arguments.verify, arguments.device, arguments.workers).features
+    features = load_data(recipe, arguments.strict, arguments.device).features
     print(*features.summary_lines(), sep="\n")
     print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and skipped")
     return 0

@@ -43,19 +43,18 @@ def forget(path: Path) -> None:
 def test_bank_of_a_million_series_opens_quickly(tmp_path: Path) -> None:
     facts = {"identity": {}, "dim": DIM, "dtype": "float16"}
     (tmp_path / "bank.json").write_text(json.dumps(facts))
-    with (tmp_path / "index.jsonl").open("w") as file:
+    with (tmp_path / "x.index").open("w") as file:
         for number in range(COUNT):
             key, first = hashlib.sha256(str(number).encode()).hexdigest(), ROWS * number
-            line = {"key": key, "first": first, "rows": ROWS, "crc32": number * 4001 % 2**32}
-            file.write(json.dumps(line) + "\n")
-    with (tmp_path / "frames.bin").open("wb") as file:
+            file.write(f"{key} {first} {ROWS} {number * 4001 % 2**32}\n")
+    with (tmp_path / "x.frames").open("wb") as file:
         file.truncate(COUNT * ROWS * DIM * 2)  # sparse: nothing of it is on the disk
-    print(f"\nframes: {(tmp_path / 'frames.bin').stat().st_size / 1e12:.2f} TB")
-    imports = "from system.features.bank import open_bank"
-    work = "bank = open_bank(Path(sys.argv[1]), 2048, 'float16', {}); assert len(bank) == 1_000_000"
+    print(f"\nframes: {(tmp_path / 'x.frames').stat().st_size / 1e12:.2f} TB")
+    imports = "from system.features.bank import Bank"
+    work = "bank = Bank(Path(sys.argv[1]), 2048, 'float16', {}); assert len(bank.keys()) == 1_000_000"
     for state in ("cold", "warm"):
         if state == "cold":
-            forget(tmp_path / "index.jsonl")
+            forget(tmp_path / "x.index")
         seconds, size = measured(imports, work, tmp_path)
         print(f"index of {COUNT:,} series, {state}: {seconds:.2f} s, {size:.0f} MiB")
         assert seconds < 5

@@ -11,7 +11,7 @@ import pytest
 from tiny import store_all
 
 from submission.ordering import relevant_ranks
-from system.features.bank import open_bank
+from system.features.bank import Bank
 
 pytestmark = pytest.mark.benchmark
 
@@ -31,7 +31,7 @@ def report(name: str, ours: float, other: float, what: str) -> None:
 
 def test_frames_of_clips_are_read_faster_from_a_bank_than_from_one_file_per_clip(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    bank = open_bank(tmp_path / "bank", 2048, "float16", {})
+    bank = Bank(tmp_path / "bank", 2048, "float16", {})
     series = {str(n): random.normal(size=(70, 2048)).astype(np.float16) for n in range(512)}
     store_all(bank, series.items())
     for key, values in series.items():

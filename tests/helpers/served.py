@@ -19,7 +19,7 @@ import soundfile
 import torch
 
 from data_tools.manifest import Clip
-from system.features.build import Features
+from system.features.extract import Features
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.models.scores import cosine

@@ -11,7 +11,7 @@ import torch
 from data_tools.manifest import Clip
 from system.experts.base import Frames
 from system.experts.logmel import LogMel
-from system.features.build import build_features
+from system.features.extract import build_features
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 SECONDS = 0.03  # a clip

@@ -202,8 +202,7 @@ def two_stages(**changes: Any) -> dict[str, dict[str, Any]]:
 
 def store_all(bank: Bank, series: Iterable[tuple[str, np.ndarray]]) -> list[str]:
     """Store series in a bank; returns the keys that it did not have."""
-    with bank.writing() as store:
-        before = set(bank.keys())
-        for key, values in series:
-            store(key, values)
-        return [key for key in list(bank.keys()) if key not in before]
+    before = set(bank.keys())
+    for key, values in series:
+        bank.store(key, values)
+    return [key for key in list(bank.keys()) if key not in before]

@@ -19,8 +19,8 @@ from system.batches.items import Item
 from system.batches.loader import collate
 from system.experts import LogMelSlaney, Waveform
 from system.experts.network import compute_in_pieces
-from system.features.bank import open_bank
-from system.features.build import Features
+from system.features.bank import Bank
+from system.features.extract import Features
 from system.models.audio import Panns, PooledMlp
 from system.models.audio import panns_encoder as panns
 from system.models.audio.panns_encoder import PannsEncoder, spec_augment
@@ -88,7 +88,7 @@ def test_waveforms_of_16_bit_files_are_stored_exactly_and_others_rounded_to_16_b
 def test_batch_frames_have_the_dtype_of_their_bank(tmp_path: Path) -> None:
     series = {"a": np.arange(-3, 2)[:, None], "b": 30_000 + np.arange(2)[:, None]}
     for dtype in ("int16", "float32", "float16"):
-        bank = open_bank(tmp_path / dtype, 1, dtype, {})
+        bank = Bank(tmp_path / dtype, 1, dtype, {})
         assert len(tiny.store_all(bank, series.items())) == 2
         features = Features({"waveform": bank}, {"one": "a", "other": "b"})
 

@@ -1,10 +1,8 @@
 """Waveforms that are decoded from audio files for each batch."""
 
 import json
-import os
 import re
 import shutil
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from outcomes import digest, lines
 from safetensors.numpy import load_file
 from threads import one_thread  # noqa: F401  a fixture
 
+from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
@@ -24,9 +23,8 @@ from system.batches import loader
 from system.batches.items import Item
 from system.batches.loader import collate
 from system.experts import Waveform
-from system.features.audio_files import AudioFiles
-from system.features.build import build_features
-from system.features.contents import ContentKeys, FileFacts
+from system.experts.waveform import to_int16
+from system.features.extract import Waveforms, build_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,12 +61,11 @@ def trained(path: Path, out: Path) -> dict[str, np.ndarray]:
 
 
 def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(mp3s: Path, tmp_path: Path) -> None:
-    clips, banks = read_manifest(mp3s), tmp_path / "banks"
-    bank, files = (build_features(clips, WAVEFORM, banks, waveforms=source) for source in ("bank", "files"))  # type: ignore[arg-type]
+    clips, files = read_manifest(mp3s), build_features(read_manifest(mp3s), WAVEFORM, tmp_path / "banks")
     draw, differing, samples = np.random.default_rng(0), 0, 0
     for clip in clips:
-        whole = bank.frames("waveform", clip.id)
-        assert np.array_equal(files.frames("waveform", clip.id), whole)
+        whole = files.frames("waveform", clip.id)
+        assert np.array_equal(to_int16(read_audio(clip.path, 16_000)), whole)
         first = int(draw.integers(0, len(whole) - 8000))
         part = files.banks["waveform"].part(files.keys[clip.id], first, 8000)
         steps = np.abs(part.astype(int) - whole[first : first + 8000])
@@ -128,35 +125,17 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     assert "skipped 1 clip that cannot be used" in caplog.text
 
 
-def test_verify_reads_all_bytes_and_warns_of_a_change_with_equal_size_and_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "one.wav"
-    wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
-    soundfile.write(path, wave, 16_000)
-    status = path.stat()
-    clips = [Clip(id="one", path=str(path), captions=[])]
-    build_features(clips, WAVEFORM, tmp_path / "banks", verify=True, waveforms="files")
-    wave[100_000] = 0.9
-    soundfile.write(path, wave, 16_000)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
-    assert "content has changed" not in caplog.text, "the ends are the same"
-    build_features(clips, WAVEFORM, tmp_path / "banks", verify=True, waveforms="files")
-    assert "modification" in caplog.text
-
-
 def test_clips_share_a_content_key_only_if_their_audio_files_are_equal(tmp_path: Path) -> None:
     wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
     for name, sample in (("one", 0.1), ("same", 0.1), ("edited", 0.2)):
         wave[100_000] = sample
         soundfile.write(tmp_path / f"{name}.wav", wave, 16_000)
     clips = [Clip(id=name, path=str(tmp_path / f"{name}.wav"), captions=[]) for name in ("one", "same", "edited")]
-    features = build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
+    features = build_features(clips, WAVEFORM, tmp_path / "banks")
     assert features.keys["one"] == features.keys["same"] != features.keys["edited"]
     found = {name: features.frames("waveform", name)[100_000, 0] / 32_768 for name in features.keys}
     assert found == pytest.approx({"one": 0.1, "same": 0.1, "edited": 0.2}, abs=1e-4)
-    backwards = build_features(clips[::-1], WAVEFORM, tmp_path / "banks", waveforms="files")
+    backwards = build_features(clips[::-1], WAVEFORM, tmp_path / "banks")
     assert backwards.keys == features.keys, "independent of the order"
 
 
@@ -164,45 +143,30 @@ def test_audio_file_that_changes_during_use_raises_an_error_but_is_not_listed_as
     path = tmp_path / "one.wav"
     soundfile.write(path, np.random.default_rng(0).uniform(-0.5, 0.5, 64_000), 16_000)
     clips = [Clip(id="one", path=str(path), captions=[])]
-    features = build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
+    features = build_features(clips, WAVEFORM, tmp_path / "banks")
     soundfile.write(path, np.random.default_rng(1).uniform(-0.5, 0.5, 80_000), 16_000)
     for first, count in ((0, 100), (0, 64_000)):
         with pytest.raises(KitError, match="changed"):
             features.banks["waveform"].part(features.keys["one"], first, count)
-    again = build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
+    again = build_features(clips, WAVEFORM, tmp_path / "banks")
     assert again.banks["waveform"].rows_of(again.keys["one"]) == 80_000
     assert not again.broken
-
-
-def test_content_keys_are_written_to_disk_a_thousand_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [tmp_path / f"{number}.wav" for number in range(2500)]
-    for number, path in enumerate(paths):
-        path.write_bytes(str(number).encode())
-    flushes: list[int] = []
-    flush = FileFacts.flush
-    monkeypatch.setattr(FileFacts, "flush", lambda facts: flushes.append(len(facts._new)) or flush(facts))
-    with closing(ContentKeys(tmp_path / "banks")) as keys:
-        first = [keys(str(path)) for path in paths]
-    assert flushes == [1000, 1000, 500]
-    monkeypatch.setattr(ContentKeys, "read_key", lambda keys, path: pytest.fail("it was stored"))
-    with closing(ContentKeys(tmp_path / "banks")) as keys:
-        assert [keys(str(path)) for path in paths] == first
 
 
 def test_each_process_decodes_only_its_share_of_a_batch(
     mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clips = read_manifest(mp3s)[:10]
-    features = build_features(clips, WAVEFORM, tmp_path / "banks", waveforms="files")
+    features = build_features(clips, WAVEFORM, tmp_path / "banks")
     decoded: list[str] = []
-    part = AudioFiles.part
+    part = Waveforms.part
 
-    def counted(files: AudioFiles, key: str, first: int, count: int) -> np.ndarray:
+    def counted(files: Waveforms, key: str, first: int, count: int) -> np.ndarray:
         """Note the file that is decoded."""
         decoded.append(key)
         return part(files, key, first, count)
 
-    monkeypatch.setattr(AudioFiles, "part", counted)
+    monkeypatch.setattr(Waveforms, "part", counted)
     items = [Item(clip, ()) for clip in clips]
     for index in range(2):
         monkeypatch.setattr(loader, "own_rows", lambda chunks: chunks[index])  # noqa: B023

@@ -16,7 +16,7 @@ from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.features.build import Features, build_features
+from system.features.extract import Features, build_features
 from system.losses import terms as losses
 from system.models.audio import panns_encoder as panns
 from system.models.batch import Batch, Series

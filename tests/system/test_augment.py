@@ -18,7 +18,7 @@ from system.__main__ import main
 from system.batches.augment import Augment, Augmentation
 from system.batches.items import Item, Sampler, caption_key, make_items
 from system.batches.loader import Taught, Teachers
-from system.features.bank import open_bank
+from system.features.bank import Bank
 from system.losses.relevance.relax import Cider, Relevance
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
@@ -155,15 +155,13 @@ def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: st
 
 def test_teacher_embeds_original_captions_instead_of_alternatives(tmp_path: Path) -> None:
     augmentation = Augmentation(replacing(small(tmp_path), 1), [DOGS, RAIN])
-    banks = [open_bank(tmp_path / name, 3, "float32", {}) for name in ("clips", "captions")]
+    banks = [Bank(tmp_path / name, 3, "float32", {}) for name in ("clips", "captions")]
     draw = np.random.default_rng(0)
-    with banks[0].writing() as store:
-        for key in "dr":
-            store(key, draw.normal(size=(1, 3)))
-    with banks[1].writing() as store:
-        for one in (DOGS, RAIN):
-            for number in range(len(one.captions)):
-                store(caption_key(one, number), draw.normal(size=(1, 3)))
+    for key in "dr":
+        banks[0].store(key, draw.normal(size=(1, 3)))
+    for one in (DOGS, RAIN):
+        for number in range(len(one.captions)):
+            banks[1].store(caption_key(one, number), draw.normal(size=(1, 3)))
     items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(RAIN, tuple(RAIN.captions), (0,))]
     changed = augmentation(items, [0])
     assert all(before.captions != after.captions for before, after in zip(items, changed, strict=True))

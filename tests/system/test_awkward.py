@@ -2,11 +2,7 @@
 
 import json
 import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import awkward
@@ -20,11 +16,7 @@ from data_tools.manifest import Clip, read_manifest
 from submission.runs.reading import read_result
 from system.__main__ import main
 from system.experiments.summary import format_result
-from system.features import bank as banks
-from system.features import decode, shard
-from system.features.bank import open_bank
-from system.features.build import Features, build_features
-from system.features.shared_work import shared_work
+from system.features.extract import Features, build_features
 from system.models import embeddings
 from system.models.audio import Passt
 from system.models.embeddings import Embedded, Ragged
@@ -113,83 +105,6 @@ def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroke
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
     text = format_result(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))
     assert "95 % 0.1000 to 0.2000" in text
-
-
-# --- banks that several processes build --------------------------------------------------------------------------
-
-
-def test_bank_created_by_two_threads_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, write, both = [], banks.write_text, threading.Barrier(2, timeout=0.5)
-
-    def slow(path: Path, text: str) -> None:
-        written.append(path)
-        with suppress(threading.BrokenBarrierError):
-            both.wait()
-        write(path, text)
-
-    monkeypatch.setattr(banks, "write_text", slow)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda _: open_bank(tmp_path / "bank", 2, "float32", {"a": 1}), range(2)))
-    assert len(written) == 1
-
-
-def test_process_takes_at_most_half_of_the_remaining_series_of_a_bank(tmp_path: Path) -> None:
-    one, other = (open_bank(tmp_path / "bank", 2, "float32", {}) for _ in range(2))
-    wanted = {str(n): 1.0 for n in range(9)}
-    with shared_work(one, wanted, (3, 9.0)) as first, shared_work(other, wanted, (16, 99.0)) as second:
-        assert next(first.take_keys()) == "0"
-        assert next(second.take_keys()) == "3"
-        taken = json.loads((tmp_path / "bank/shard-1/under_way.json").read_text())
-        assert taken == ["3", "4", "5", "6", "7"], "five of nine keys at most, so that the first has work too"
-
-
-def test_decoding_reads_only_a_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Threads(ThreadPoolExecutor):
-        """Replaces the pool of processes."""
-
-        _processes = _result_queue = _executor_manager_thread = None
-
-    monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, *_, **__: Threads(workers))
-    monkeypatch.setattr(decode, "_end_together", lambda *_: None)
-    asked: list[int] = []
-
-    def clips() -> Any:
-        for number in range(100):
-            asked.append(number)
-            yield str(number), SimpleNamespace(path=str(number))
-
-    with decode.decoders(2) as decoding:
-        waves = decoding.waves(clips(), SimpleNamespace(read=lambda path: np.zeros(1)))  # type: ignore[arg-type]
-        next(waves)
-        assert len(asked) <= decode.DECODED_AHEAD + 2 + 1
-
-
-def test_frames_are_written_to_disk_before_their_index_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    monkeypatch.setattr(shard, "sync", lambda path: synced.append(path.name))
-    with open_bank(tmp_path / "bank", 2, "float32", {}).writing() as store:
-        store("a", np.ones((3, 2), np.float32))
-    assert synced[:2] == ["frames.bin", "index.jsonl"]
-
-
-def test_index_lines_added_during_verification_are_not_reported_as_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bank = open_bank(tmp_path / "bank", 2, "float32", {})
-    with bank.writing() as store:
-        for key in "ab":
-            store(key, np.ones((3, 2), np.float32))
-    index = tmp_path / "bank/index.jsonl"
-    (judged,), is_whole = bank.shards(), shard.Shard._is_undamaged
-
-    def meanwhile(self: shard.Shard, key: str) -> bool:
-        with index.open("a") as file:
-            file.write(index.read_text().splitlines()[0].replace('"a"', f'"new {key}"') + "\n")
-        return is_whole(self, key)
-
-    monkeypatch.setattr(shard.Shard, "_is_undamaged", meanwhile)
-    kept, damaged = judged.undamaged_lines()
-    assert (len(kept), damaged) == (2, 0)
 
 
 # --- networks and their plans ------------------------------------------------------------------------------------

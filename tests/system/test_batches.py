@@ -11,8 +11,8 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.batches.items import Item, Sampler, make_items
 from system.batches.loader import make_batch_without_audio
-from system.features.bank import open_bank
-from system.features.build import Features
+from system.features.bank import Bank
+from system.features.extract import Features
 from system.moments.windows import Grid
 
 
@@ -101,7 +101,7 @@ def test_epoch_of_all_items_has_only_full_batches(items: int, steps: int) -> Non
 
 
 def test_moment_batch_labels_cover_all_windows_of_an_item(tmp_path: Path) -> None:
-    bank = open_bank(tmp_path / "frames", 1, "float32", {})
+    bank = Bank(tmp_path / "frames", 1, "float32", {})
     tiny.store_all(bank, [("five", np.zeros((5, 1), np.float32)), ("three", np.zeros((3, 1), np.float32))])
     long, short = fake_clips(2, "a", 1)
     features = Features({"any": bank}, {long.id: "five", short.id: "three"}, grids={"any": Grid(1.0, 0.5)})

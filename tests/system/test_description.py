@@ -20,7 +20,7 @@ from submission.runs.entry import open_entry
 from submission.runs.files import write_clips
 from system.experiments import run
 from system.experiments.summary import describe_data, report
-from system.features.build import Features, build_features
+from system.features.extract import Features, build_features
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.batch import Series
 from system.ranking.embedding import embed_clips, embed_pool

@@ -20,7 +20,7 @@ from submission.package.meta import count_parameters, external_addresses, networ
 from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.experts import FeatureFiles
-from system.features.build import build_features
+from system.features.extract import build_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

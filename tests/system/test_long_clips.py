@@ -15,8 +15,8 @@ from data_tools.manifest import Clip
 from system.__main__ import main
 from system.batches.items import Added, Item, Sampler, make_items
 from system.batches.loader import Crops, collate, read_batches
-from system.features.bank import open_bank
-from system.features.build import Features
+from system.features.bank import Bank
+from system.features.extract import Features
 from system.models.audio.panns_encoder import PannsEncoder
 from system.models.batch import Batch, Series
 from system.models.embeddings import Embedded
@@ -28,7 +28,7 @@ LENGTHS = {"a": 4, "b": 10, "c": 11, "d": 40, "e": 1000}
 
 def sounds(folder: Path) -> tuple[Features, list[Clip]]:
     """Clips of LENGTHS frames that count from 1."""
-    bank = open_bank(folder / "waves", 1, "int16", {})
+    bank = Bank(folder / "waves", 1, "int16", {})
     tiny.store_all(bank, [(name, np.arange(1, length + 1)[:, None]) for name, length in LENGTHS.items()])
     clips = [clip(f"{name}.wav", f"caption {name}") for name in LENGTHS]
     return Features({"waveform": bank}, {one.id: name for one, name in zip(clips, LENGTHS, strict=True)}), clips
@@ -92,7 +92,7 @@ def test_training_batches_contain_a_random_part_of_long_clips(tmp_path: Path) ->
 def test_long_clips_are_cut_before_they_are_mixed(tmp_path: Path) -> None:
     """The item's own clip is in the mixture, whatever is added to it, and whichever of both is the longer."""
     dog, rising, falling = (clip(f"{name}.wav", name) for name in "drc")
-    bank = open_bank(tmp_path / "waves", 1, "int16", {})
+    bank = Bank(tmp_path / "waves", 1, "int16", {})
     long = 10 * np.arange(1, 101)[:, None]
     tiny.store_all(bank, [("d", np.array([[7000], [-7000], [7001]])), ("r", long), ("c", -long)])
     features = Features({"waveform": bank}, {dog.id: "d", rising.id: "r", falling.id: "c"})

@@ -20,8 +20,8 @@ from system.batches import loader
 from system.batches.augment import Augment, Augmentation, join_captions, mix_waves
 from system.batches.items import Added, Item
 from system.batches.loader import collate
-from system.features.bank import open_bank
-from system.features.build import Features
+from system.features.bank import Bank
+from system.features.extract import Features
 from system.models.embeddings import Embedded
 from system.models.retrieval import RetrievalModel
 from system.recipe.load import load_recipe
@@ -196,7 +196,7 @@ def test_mixing_with_fewer_than_two_clips_is_refused() -> None:
 
 def banks(folder: Path) -> Features:
     """Waves of four clips; the last one has the content of the first."""
-    bank = open_bank(folder / "waves", 1, "int16", {})
+    bank = Bank(folder / "waves", 1, "int16", {})
     tiny.store_all(bank, [("d", wave(100, -100, 100, -100)), ("r", wave(50, 50)), ("c", wave(9, 9, 9))])
     names = {DOGS.id: "d", RAIN.id: "r", CATS.id: "c", "own/train/twin.wav": "d"}
     return Features({"waveform": bank}, names)

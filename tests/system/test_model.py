@@ -16,7 +16,7 @@ from submission.errors import SubmissionError
 from system.batches.items import Item
 from system.batches.loader import collate
 from system.experts.logmel import LogMel
-from system.features.build import Features, build_features
+from system.features.extract import Features, build_features
 from system.losses import terms as losses
 from system.losses.diagnostics import accuracies
 from system.losses.terms import Matching, Ranking

@@ -19,8 +19,8 @@ from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from system.batches.items import Item, make_moment_items
 from system.experts.logmel import LogMel
-from system.features.bank import open_bank
-from system.features.build import Features
+from system.features.bank import Bank
+from system.features.extract import Features
 from system.losses.terms import BatchScores, FrameCrossEntropy, FrameScores, TwoState
 from system.models.audio.heads import FrameTransformer
 from system.models.batch import Series
@@ -179,7 +179,7 @@ def test_training_windows_after_the_end_of_a_recording_are_left_out(caplog: pyte
 def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     """Scores: 2 x cosine - 1, in batches of two moments and one. Every frame of the first two is right by a score of 1,
     which costs log(1 + 1/e); every frame of the third is wrong by as much, which costs 1 more."""
-    bank = open_bank(tmp_path / "frames", 3, "float32", {})
+    bank = Bank(tmp_path / "frames", 3, "float32", {})
     letters = torch.eye(3)
     known, silent = letters[[0, 1]], torch.zeros(2, 3)
     tiny.store_all(bank, [("known", known.numpy()), ("silent", silent.numpy())])

@@ -11,7 +11,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from hub_models import hub_folder
 
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.features.shard import Shard
+from system.features.bank import Bank
 from system.models.audio import HuggingFace
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.batch import Series
@@ -181,7 +180,7 @@ def test_killed_embedding_resumes_from_the_cache(
     bank, keys, broken, _ = cached(trained, tmp_path / "again").fill(trained.model, listed.clips)
     assert embedded == [8] * 6, "stored clips are not embedded again"
     assert broken == {}
-    assert len(bank) == 24
+    assert len(bank.keys()) == 24
     found = np.concatenate([bank.read(keys[clip.id]) for clip in listed.clips])
     assert np.array_equal(found, expected.numpy())
 
@@ -193,16 +192,16 @@ def test_full_disk_stops_storing_embeddings_in_the_cache_but_keeps_stored_ones(
     monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 5)
     trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
     expected = embed(trained, listed, tmp_path / "whole").values
-    append = Shard._append
+    store = Bank.store
 
-    def full(shard: Shard, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
-        if shard.folder.name.startswith("embeddings-") and len(shard.numbers) == 12:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        append(shard, frames, index, key, values)
+    def full(bank: Bank, key: str, values: np.ndarray) -> None:
+        if bank.folder.name.startswith("embeddings-") and len(bank.keys()) == 12:
+            raise OSError(errno.ENOSPC, "No space left on device", f"{bank.folder}/x.frames")
+        store(bank, key, values)
 
     embedded.clear()
     with monkeypatch.context() as patched:
-        patched.setattr(Shard, "_append", full)
+        patched.setattr(Bank, "store", full)
         with pytest.raises(OSError, match="device"):
             cached(trained, tmp_path / "full").fill(trained.model, listed.clips)
         assert embedded == [5, 5, 5]
@@ -229,20 +228,20 @@ def test_full_disk_of_the_embedding_cache_is_reported_and_ranking_continues(
     argv = verbs(unbroken, folder, tmp_path)
     assert main([*argv["rank"], "--cache", str(tmp_path / "other")]) == 0
     expected = read_scores(tmp_path / "s.npy")
-    append, stored = Shard._append, []
+    store, stored = Bank.store, []
 
-    def full(shard: Shard, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
-        if shard.folder.name.startswith("embeddings-"):
+    def full(bank: Bank, key: str, values: np.ndarray) -> None:
+        if bank.folder.name.startswith("embeddings-"):
             if stored:
-                raise OSError(errno.ENOSPC, "No space left on device")
+                raise OSError(errno.ENOSPC, "No space left on device", f"{bank.folder}/x.frames")
             stored.append(key)
-        append(shard, frames, index, key, values)
+        store(bank, key, values)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Shard, "_append", full)
+        patched.setattr(Bank, "store", full)
         assert main(argv["rank"]) == 0
     assert stored
-    assert re.search(r"new embeddings cannot be cached \(.*frames.bin: No space left on device\); free", caplog.text)
+    assert re.search(r"new embeddings cannot be cached \(.*x.frames: No space left on device\); free", caplog.text)
     for _ in range(2):  # later, with the stored ones
         assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
         assert main(argv["rank"]) == 0
@@ -301,7 +300,7 @@ def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
     model = SimpleNamespace(audio=settings, text=SimpleNamespace(dim=8))
     torch.manual_seed(1)
     embeddings = CachedEmbeddings(model, folder, folder)  # type: ignore[arg-type]
-    return embeddings._open_bank(SimpleNamespace(audio=torch.nn.Linear(2, 2))).folder  # type: ignore[arg-type]
+    return embeddings._Bank(SimpleNamespace(audio=torch.nn.Linear(2, 2))).folder  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])

@@ -104,8 +104,8 @@ import numpy as np
 import tiny, torch
 from augmented import clip
 from heard import slaney
-from system.features.bank import open_bank
-from system.features.build import Features
+from system.features.bank import Bank
+from system.features.extract import Features
 from system.models.text.words import write_word_vectors
 from system.runs.open import build_model
 from system.recipe.load import load_recipe
@@ -137,7 +137,7 @@ recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe
 torch.manual_seed(0)
 model = build_model(recipe, [])
 lengths = draws.integers(SHORTEST, LONGEST, COUNT).tolist() + [60_000] * long
-bank = open_bank(folder / "bank", 64, "float32", {})
+bank = Bank(folder / "bank", 64, "float32", {})
 series = ((str(n), np.random.default_rng(n).normal(-10, 3, (length, 64))) for n, length in enumerate(lengths))
 tiny.store_all(bank, series)
 clips = [clip(f"{n}.wav", f"one deep beep {n}") for n in range(len(lengths))]

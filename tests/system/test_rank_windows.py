@@ -20,8 +20,8 @@ from data_tools.manifest import Clip, read_manifest, write_manifest
 from data_tools.moments import write_moments
 from submission.__main__ import main as submission
 from system.__main__ import main
-from system.features.bank import open_bank
-from system.features.build import Features, build_features
+from system.features.bank import Bank
+from system.features.extract import Features, build_features
 from system.features.pieces import pieces_of
 from system.moments.windows import Grid
 from system.recipe.load import load_recipe
@@ -290,7 +290,7 @@ def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_pie
 def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_middle(tmp_path: Path) -> None:
     """Frames at 0.5, 1.5, 2.5 and 3.5 s; pieces of 0.06 s around 0.35, 1.05, 1.75, 2.45, 3.15 and 3.85 s. 4.2 s are six
     hops of 0.7 s, though 4.2 / 0.7 is more than 6."""
-    bank = open_bank(tmp_path / "frames", 1, "float32", {})
+    bank = Bank(tmp_path / "frames", 1, "float32", {})
     tiny.store_all(bank, [("a", np.arange(4, dtype=np.float32)[:, None])])
     clip = Clip(id="c", path="c.wav", captions=[], seconds=4.2)  # type: ignore[call-arg]
     features = Features({"any": bank}, {"c": "a"}, grids={"any": Grid(1.0, 0.5)})

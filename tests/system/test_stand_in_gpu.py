@@ -16,7 +16,7 @@ from stand_in import GPU, AsOnGpu
 from data_tools.manifest import read_manifest
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.features.build import build_features
+from system.features.extract import build_features
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema

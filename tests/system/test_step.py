@@ -14,7 +14,7 @@ from one_graph import in_one_graph
 from data_tools.manifest import read_manifest
 from system.batches.items import Item, Sampler, make_items
 from system.batches.loader import collate, read_batches
-from system.features.build import Features, build_features
+from system.features.extract import Features, build_features
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
 from system.models.embeddings import concatenate_embeddings

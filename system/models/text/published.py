@@ -21,7 +21,7 @@ from data_tools.cli import counted, progress
 from data_tools.errors import DataError, KitError, first_line
 from data_tools.settings import Size, mistakes
 from system.compute.device import on_device
-from system.features.bank import Bank, open_bank
+from system.features.bank import Bank
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder, TextSettings
 from system.networks.layers import head
@@ -157,7 +157,7 @@ class PublishedEncoder(TextEncoder):
         if not settings.trainable:
             facts = settings.model_dump(include={"kind", "pooling", "max_tokens"}) | {"weights": self._identity}
             name = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
-            self.bank = open_bank(banks / f"text-{name}", size, "float32", facts)
+            self.bank = Bank(banks / f"text-{name}", size, "float32", facts)
 
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Compute the model's vectors (N, V) of cleaned texts of similar length."""
@@ -225,7 +225,6 @@ def store_vectors(
             some = missing[start : start + STORED_AT_ONCE]
             groups = [[texts[key] for key in some[first : first + AT_ONCE]] for first in range(0, len(some), AT_ONCE)]
             rows = torch.cat([vectors(group) for group in groups]).float().cpu().numpy()
-            with bank.writing() as store:
-                for key, row in zip(some, rows, strict=True):
-                    store(key, row[None])
+            for key, row in zip(some, rows, strict=True):
+                bank.store(key, row[None])
             bar.advance(len(some))

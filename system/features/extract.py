@@ -1,0 +1,353 @@
+"""Compute the missing frames of clips, and read the waveforms of clips for training.
+
+Any number of processes, ranks of a run or commands started by hand, may fill the same banks: each takes groups of clips
+in an order of its own, and skips what others have stored.
+"""
+
+import logging
+import os
+import random
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data_tools.audio import Sound, content_key, read_audio, read_excerpt, sound_of
+from data_tools.cli import SHOWN, counted, progress
+from data_tools.embeddings import Vectors
+from data_tools.errors import AudioError, KitError
+from data_tools.files import quick_checksum
+from data_tools.manifest import Clip
+from system.experts.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, some_file_faults
+from system.experts.embedding_file import EmbeddingFile
+from system.experts.waveform import Waveform, to_int16
+from system.features.bank import Bank
+from system.moments.windows import Grid
+
+if TYPE_CHECKING:
+    from system.features.pieces import PieceBank
+
+GROUP_CLIPS, GROUP_SECONDS = 16, 120.0  # most of a group, whose clips share batches; a kill loses two groups
+BYTES_A_SECOND = 88_200  # of a file whose length is unknown: one channel of 16 bits at 44.1 kHz
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Features:
+    """Frames of clips by expert."""
+
+    banks: Mapping[str, "Bank | Waveforms | PieceBank | Vectors"]  # by an expert's name in the recipe
+    keys: dict[str, str] = field(default_factory=dict)  # checksum of the audio by id of a readable clip
+    broken: dict[str, str] = field(default_factory=dict)  # why a clip cannot be read, by its id
+    grids: dict[str, Grid] = field(default_factory=dict)  # times of frames
+
+    def frames(self, expert: str, clip_id: str) -> np.ndarray:
+        return self.banks[expert].read(self.keys[clip_id])
+
+    def summary_lines(self) -> Iterator[str]:
+        for name, bank in self.banks.items():
+            where = f"in {bank.folder}" if isinstance(bank, Bank) else "read from the clips' files"
+            yield f"{name}: {len(set(self.keys.values()))} series of dimension {bank.dim}, {where}"
+
+    def leave_out(self, clips: Sequence[Clip], error: AudioError, strict: bool) -> None:
+        """Report clips of the same broken audio. Raises KitError if `strict`."""
+        if strict:
+            raise KitError(str(error)) from error
+        for clip in clips:
+            self.keys.pop(clip.id, None)
+            if clip.id not in self.broken:
+                self.broken[clip.id] = str(error) if clip is clips[0] else f"{clip.path}: it equals {error}"
+                log.warning("skipped a clip: %s", self.broken[clip.id])
+
+
+class Waveforms:
+    """Samples (N, 1) int16 by key, decoded from the clips' files whenever they are read; used like a Bank."""
+
+    def __init__(self, expert: Waveform, threads: ThreadPoolExecutor, damaged: Path) -> None:
+        """Begin without files. damaged: A file with the keys of files that turned out to be damaged."""
+        self.expert, self.threads, self.dim, self.dtype = expert, threads, 1, np.dtype(np.int16)
+        self.damaged = damaged
+        self.files: dict[str, tuple[str, Sound]] = {}  # path, and its length and rate
+
+    def rows_of(self, key: str) -> int:
+        return self.files[key][1].samples_at(self.expert.rate, self.expert.resampling)
+
+    def read(self, key: str) -> np.ndarray:
+        return self.part(key, 0, self.rows_of(key))
+
+    def part(self, key: str, first: int, count: int) -> np.ndarray:
+        """Decode `count` samples from sample `first` on. Raises KitError for a damaged file."""
+        path, sound = self.files[key]
+        rate, resampling = self.expert.rate, self.expert.resampling
+        try:
+            if count < self.rows_of(key):
+                return to_int16(read_excerpt(path, sound, rate, first, count, resampling))
+            wave = read_audio(path, rate, resampling)
+            if len(wave) != count:
+                raise AudioError(f"{path}: the file changed while it was in use")
+            return to_int16(wave)
+        except AudioError as error:
+            if quick_checksum(Path(path)) == key:  # it has not changed
+                self.damaged.parent.mkdir(parents=True, exist_ok=True)
+                with self.damaged.open("a") as file:
+                    file.write(f"{key}\n")
+            cure = "start a new run, which skips this file; lbar data check finds all damaged files"
+            raise KitError(f"{error}; {cure}") from error
+
+
+def build_features(
+    clips: Collection[Clip],
+    experts: Mapping[str, ExpertSettings],
+    banks: Path,
+    strict: bool = False,
+    device: "Device | None" = None,
+    whole: Container[str] = (),
+) -> Features:
+    """Return the frames of clips; missing ones are computed and stored.
+
+    Args:
+        strict: Raise KitError for the first broken file, instead of leaving it out with a warning.
+        device: None: the machine's default.
+        whole: Ids of clips whose waveforms are decoded now, so that damage is found early.
+    """
+    grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
+    (name, expert), *_ = experts.items()
+    if isinstance(expert, EmbeddingFile):
+        return _from_embeddings(clips, Features({name: expert.read_embeddings()}, grids=grids), expert, strict)
+    for name, expert in experts.items():
+        if of_all := some_file_faults(expert, list(clips))[1]:
+            raise KitError(f"expert {name}: {of_all}")
+    threads = ThreadPoolExecutor(_cores(), "decoding")
+    if isinstance(expert, Waveform):
+        waveforms = Waveforms(expert, threads, banks / "damaged.txt")
+        features = Features({name: waveforms}, grids=grids)
+        _find_keys(features, clips, threads, strict)
+        _find_sounds(features, waveforms, clips, whole, strict)
+    else:
+        stores = {name: bank_of(one, banks) for name, one in experts.items()}
+        features = Features(stores, grids=grids)
+        _find_keys(features, clips, threads, strict)
+        _fill(features, stores, clips, experts, threads, device, strict)
+        threads.shutdown()
+        for name, one in experts.items():
+            if not one.computed:
+                _leave_out_other_lengths(features, clips, name, strict)
+                warn_of_other_lengths(features, clips, name)
+    if features.broken:
+        log.warning("skipped %s that cannot be used; see the warnings above", counted(len(features.broken), "clip"))
+    return features
+
+
+def bank_of(expert: ExpertSettings, banks: Path) -> Bank:
+    """Open the bank of an expert's frames."""
+    return Bank(banks / expert.bank_name(), expert.dim, expert.dtype, expert.identity())
+
+
+def _cores() -> int:
+    """Return this process's share of the machine's usable cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def _from_embeddings(clips: Collection[Clip], features: Features, expert: EmbeddingFile, strict: bool) -> Features:
+    """Find the embeddings of clips in files of another program."""
+    (vectors,), clip_of = features.banks.values(), dict[str, str]()
+    assert isinstance(vectors, Vectors)
+    for clip in clips:
+        if key := vectors.name_of(clip):
+            features.keys[clip.id] = key
+            if (other := clip_of.setdefault(key, clip.id)) != clip.id:
+                files = " and ".join(expert.files)
+                raise KitError(f"{files}: {key!r} fits two clips, {other} and {clip.id}; name embeddings by clip ids")
+        else:
+            features.broken[clip.id] = expert.missing_embedding(clip)
+    if features.broken:
+        first = next(iter(features.broken.values()))
+        if strict:
+            raise KitError(first)
+        log.warning("skipped %s without an embedding, first: %s", counted(len(features.broken), "clip"), first)
+    return features
+
+
+def content_keys(clips: Collection[Clip], threads: ThreadPoolExecutor) -> dict[str, str | AudioError]:
+    """Return a checksum of each clip's audio file by clip id, or why there is none.
+
+    It is of a file's size and ends; of all bytes if different files have these in common.
+    """
+    paths = list(dict.fromkeys(clip.path for clip in clips))
+    keys = dict(zip(paths, threads.map(lambda path: _attempt(lambda: quick_checksum(Path(path))), paths), strict=True))
+    alike: dict[object, list[str]] = {}
+    for path, key in keys.items():
+        alike.setdefault(key, []).append(path)
+    for group in alike.values():
+        contents = dict(zip(group, threads.map(content_key, group), strict=True)) if len(group) > 1 else {}
+        keys |= contents if len(set(contents.values())) > 1 else {}
+    return {clip.id: keys[clip.path] for clip in clips}
+
+
+def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolExecutor, strict: bool) -> None:
+    keys = content_keys(clips, threads)
+    for clip in clips:
+        key = keys[clip.id]
+        if isinstance(key, AudioError):
+            features.leave_out([clip], AudioError(f"{clip.path}: no such audio file"), strict)
+        else:
+            features.keys[clip.id] = key
+
+
+def _find_sounds(
+    features: Features, waveforms: Waveforms, clips: Collection[Clip], whole: Container[str], strict: bool
+) -> None:
+    """Read the length and rate of each file."""
+    damaged = waveforms.damaged.read_text().split() if waveforms.damaged.exists() else []
+
+    def sound(clip: Clip) -> Sound:
+        if features.keys[clip.id] in damaged:
+            raise AudioError(f"{clip.path}: an earlier run found damage; repair or remove this file")
+        found = sound_of(clip.path)
+        if clip.id in whole:
+            read_audio(clip.path, found.rate)
+        return found
+
+    there = [clip for clip in clips if clip.id in features.keys]
+    for clip, found in zip(there, waveforms.threads.map(lambda one: _attempt(lambda: sound(one)), there), strict=True):
+        if isinstance(found, AudioError):
+            features.leave_out([clip], found, strict)
+        else:
+            waveforms.files.setdefault(features.keys[clip.id], (clip.path, found))
+
+
+def _fill(
+    features: Features, stores: Mapping[str, Bank], clips: Collection[Clip], experts: Mapping[str, ExpertSettings],
+    threads: ThreadPoolExecutor, device: "Device | None", strict: bool,
+) -> None:  # fmt: skip
+    """Compute the missing frames of all experts; all networks are opened first, so that a damaged file is reported."""
+    missing = {name: _missing(features, bank, clips) for name, bank in stores.items()}
+    if not any(missing.values()):
+        return
+    from system.compute.device import device_of
+
+    device = device or device_of()
+    device = device_of("cpu") if device.type == "mps" else device  # experts may need float64
+    networks = {name: experts[name].load(device) for name, lacking in missing.items() if lacking}
+    for name in list(networks):
+        lacking = _missing(features, stores[name], clips)  # without clips that another expert could not read
+        _fill_bank(features, name, experts[name], networks.pop(name), lacking, threads, strict)
+
+
+def _missing(features: Features, bank: Bank, clips: Collection[Clip]) -> dict[str, list[Clip]]:
+    """Return the clips without frames by key."""
+    found: dict[str, list[Clip]] = {}
+    for clip in clips:
+        if (key := features.keys.get(clip.id)) and key not in bank:
+            found.setdefault(key, []).append(clip)
+    return found
+
+
+def _fill_bank(
+    features: Features, name: str, expert: ExpertSettings, frames_of: Frames, missing: dict[str, list[Clip]],
+    threads: ThreadPoolExecutor, strict: bool,
+) -> None:  # fmt: skip
+    from system.compute.device import memory_errors
+
+    bank, computed = features.banks[name], 0
+    assert isinstance(bank, Bank)
+    limit = np.inf if bank.dtype.kind == "i" else np.finfo(bank.dtype).max
+    with progress(f"{name} frames", len(missing), "clip") as bar:
+        for group in _decoded(bank, expert, missing, threads):
+            for key in [key for key, wave in group.items() if isinstance(wave, AudioError)]:
+                features.leave_out(missing[key], group.pop(key), strict)
+            if not group:
+                continue
+            hint = "stop other programs, or use a machine with more memory"
+            with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
+                frames = frames_of(list(group.values()))
+            for key, series in zip(group, frames, strict=True):
+                if np.abs(series).max() <= limit:
+                    bank.store(key, series)
+                    computed += 1
+                else:
+                    large = f"frames by {name} have values too large for {bank.dtype}; repair or remove this audio file"
+                    features.leave_out(missing[key], AudioError(f"{missing[key][0].path}: {large}"), strict)
+            bar.advance(len(group))
+    if missing:
+        log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
+
+
+def _decoded(
+    bank: Bank, expert: ExpertSettings, missing: Mapping[str, list[Clip]], threads: ThreadPoolExecutor
+) -> Iterator[dict[str, Any]]:
+    """Yield groups of waves of similar lengths by key; the next group is decoded meanwhile."""
+    seconds = {key: _seconds(clips[0]) for key, clips in missing.items()}
+    groups: list[list[str]] = []
+    for key in sorted(missing, key=seconds.__getitem__, reverse=True):
+        last = groups[-1] if groups else []
+        if not last or len(last) == GROUP_CLIPS or sum(map(seconds.__getitem__, last)) >= GROUP_SECONDS:
+            groups.append([])
+        groups[-1].append(key)
+    random.SystemRandom().shuffle(groups)  # other processes have another order
+
+    def start(group: list[str]) -> dict[str, Future[Any]]:
+        bank.refresh()
+        wanted = [key for key in group if key not in bank]
+        return {key: threads.submit(_attempt, partial(expert.read, missing[key][0].path)) for key in wanted}
+
+    ahead = start(groups[0]) if groups else {}
+    for following in [*groups[1:], []]:
+        waiting, ahead = ahead, start(following)
+        yield {key: wave.result() for key, wave in waiting.items() if key not in bank}
+
+
+def _attempt(read: Callable[[], Any]) -> Any:
+    """Return the result of reading a file, or its AudioError."""
+    try:
+        return read()
+    except FileNotFoundError as error:
+        return AudioError(str(error))
+    except AudioError as error:
+        return error
+
+
+def _seconds(clip: Clip) -> float:
+    """Return a clip's length, by its file's size if it is not known."""
+    try:
+        return clip.seconds if clip.seconds is not None else Path(clip.path).stat().st_size / BYTES_A_SECOND
+    except OSError:  # reading the clip will report it
+        return 0.0
+
+
+def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> Iterator[tuple[Clip, float]]:
+    """Yield each clip whose length is not that of its frames, with the seconds of these."""
+    bank, hop = features.banks[name], features.grids[name].hop
+    for clip in clips:
+        if clip.seconds and (key := features.keys.get(clip.id)):
+            frame_seconds = bank.rows_of(key) * hop
+            if abs(frame_seconds - clip.seconds) > LENGTH_TOLERANCE + hop:
+                yield clip, frame_seconds
+
+
+def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
+    """Leave out clips with published frames of another recording, whose times of moments would be wrong."""
+    for clip, frame_seconds in list(_other_lengths(features, clips, name)):
+        if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:
+            wrong = f"the frames last {frame_seconds:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
+            error = AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest")
+            features.leave_out([clip], error, strict)
+
+
+def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
+    """Warn if frames and manifest disagree about a duration, since the times of moments would be wrong."""
+    differing = list(_other_lengths(features, clips, name))
+    if differing:
+        log.warning(
+            "expert %s: frames and manifest disagree about the length of %s of %d; correct the expert's setting "
+            "hop_seconds if it exists, or make the manifest again",
+            name, counted(len(differing), "recording"), len(clips),
+        )  # fmt: skip
+    for clip, frame_seconds in differing[:SHOWN]:
+        log.warning("  %s: frames last %g s, but %g s in the manifest", clip.path, frame_seconds, clip.seconds)
