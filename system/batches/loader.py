@@ -14,7 +14,7 @@ from system.batches.augment import mix_waves
 from system.batches.items import BATCHES_AHEAD, Item, Sampler, caption_key
 from system.compute.processes import process_count
 from system.features.extract import Features
-from system.losses.relevance.relax import Relevance
+from system.losses.cider import Relevance
 from system.models.batch import Batch, Series, own_rows
 from system.moments.windows import label_frames
 

@@ -363,7 +363,7 @@ class TwoState(Term):
     of_moments: ClassVar[bool] = True
 
     def value(self, batch: BatchScores) -> Tensor:
-        from system.moments.two_state import log_likelihood
+        from system.moments.labellings import log_likelihood
 
         assert batch.frames is not None
         found = -log_likelihood(*batch.frames)

@@ -22,7 +22,7 @@ MIN_MASS = 1e-6  # probability of similar moments, below which a window keeps it
 MAX_FRAMES = 20_000  # of a recording: comparing all windows takes T x T numbers at worst, 10 GB with copies
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
-By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_windows, threshold_windows
+By = Literal["overlap", "thresholds"]  # see overlap_windows, threshold_windows
 
 
 class Grid(NamedTuple):

@@ -22,7 +22,7 @@ from system.features.extract import Features
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.models.scores import FrameWeights, MomentScore, cosines_of_queries
-from system.moments.two_state import log_likelihood, posteriors, raise_scores
+from system.moments.labellings import log_likelihood, posteriors, raise_scores
 from system.moments.windows import (
     MAX_FRAMES,
     By,
@@ -30,7 +30,6 @@ from system.moments.windows import (
     Found,
     Grid,
     WindowScores,
-    best_windows,
     label_frames,
     mean_edge_sums,
     overlap_candidates,
@@ -114,36 +113,18 @@ def find_windows(score: MomentScore, series: FrameSeries, by: By, decoding: Deco
 
     Kinds of scores:
     `overlap`: The probability that some moment has an IoU of 0.7 or more with the window.
-    `posterior`: The probability that the window is exactly one moment.
     `thresholds`: All frames of a window have a probability that reaches a threshold. The score is their mean
     probability minus the mean of all other frames.
     The result also has a probability per frame. It depends on the scores of all frames; with `thresholds`, only on the
     score of this frame.
     """
-    located: dict[int, Located] = {}
-    if by == "thresholds":
-        exact = _in_float64(score)
-        for query, (values, edges) in enumerate(zip(series.values, series.edges, strict=True)):
-            frames = exact.weights(values.double()[None]).scores[0].sigmoid().numpy()
-            located[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
-    else:
-        require_few_frames(*series.frame_counts_and_lengths)
-        unrounded = _without_rounding(decoding)
-        for query, whole, frames in _posteriors(score, series, decoding.heard):
-            edges = series.edges[query]
-            if by == "overlap":
-                candidates = overlap_candidates(whole, edges, unrounded)
-                scores = overlap_probability(candidates, whole, edges)
-                windows = overlap_windows(candidates, scores, edges[-1], unrounded)
-            else:
-                best = best_windows(whole, edges, unrounded)
-                windows = [window._replace(score=math.exp(window.score)) for window in best]
-            if decoding.mean_edges:
-                windows = refine_edges(
-                    windows, mean_edge_sums(_edges_array(windows), whole, edges), edges[-1], decoding
-                )
-            located[query] = Located(windows, edges, frames)
-    return [located[query] for query in range(len(series.values))]
+    if by == "overlap":
+        return find_windows_by_several([(score, series)], decoding)
+    located, exact = [], _in_float64(score)
+    for values, edges in zip(series.values, series.edges, strict=True):
+        frames = exact.weights(values.double()[None]).scores[0].sigmoid().numpy()
+        located.append(Located(threshold_windows(frames, edges, decoding), edges, frames))
+    return located
 
 
 def find_windows_by_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:

@@ -133,7 +133,7 @@ def locate(
             to these moments. None: use the trained values.
         sliding: Window that slides over recordings, for models of whole clips.
         by: Score that selects windows. `overlap`: the probability that some moment has an IoU of 0.7 or more with the
-            window. `posterior`: the probability that the window is exactly one moment. `thresholds`: windows consist of
+            window. `thresholds`: windows consist of
             all consecutive frames whose probabilities reach a threshold. None: `thresholds` for a model with published
             scores of frames that is not fitted, else `overlap`.
         allow_unknown: Accept queries without any known word, for which all frames have the same score.
@@ -177,7 +177,7 @@ def locate(
                 f"model {ranker.name} was not trained on windows; fit the model to a split with known windows, "
                 "with --fit SPLIT"
             )
-        elif score.published_threshold is not None and (len(rankers) > 1 or by in ("overlap", "posterior")):
+        elif score.published_threshold is not None and (len(rankers) > 1 or by == "overlap"):
             raise KitError(
                 f"model {ranker.name} was published without a way to find windows by overlap; add --fit SPLIT, which "
                 "fits this model to a split with known windows, or rank with only this model and --by thresholds"

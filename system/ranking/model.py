@@ -104,13 +104,13 @@ class WindowSettings(NamedTuple):
     """Settings for finding windows by a model of moments.
 
     score: Score of moments, with its scale, its offset, and its weights of moment starts and ends. by: Score that
-    selects windows: `overlap` (probability of a moment with an IoU of 0.7 or more), `posterior` (probability of exactly
-    this window), or `thresholds` (all frames reach a probability). decoding: Number of windows, allowed overlap,
+    selects windows: `overlap` (probability of a moment with an IoU of 0.7 or more), or `thresholds` (all frames reach a
+    probability). decoding: Number of windows, allowed overlap,
     rounding, and other settings that select windows.
     """
 
     score: MomentScore
-    by: By = "posterior"
+    by: By = "overlap"
     decoding: Decoding = Decoding()
 
     def with_threshold(self, threshold: float) -> "WindowSettings":
@@ -122,7 +122,6 @@ class WindowSettings(NamedTuple):
         """Dict with explanations of two kinds of numbers on the search page: `frames` and `windows`."""
         windows = {
             "overlap": "the probability that a moment has an IoU of 0.7 or more with the window",
-            "posterior": "the probability that the window is exactly one moment",
             "thresholds": "the mean of the window's frames minus the mean of all other frames",
         }
         return {"frames": "the probability that a frame is in a moment", "windows": windows[self.by]}

@@ -18,7 +18,7 @@ class RankMoments(ByOneModel):
 
     kind: Literal["moments"]
     data: str  # source whose moments are searched
-    windows: By  # windows of most probable overlap, most probable windows, or frames above thresholds
+    windows: By  # windows of most probable overlap, or frames above thresholds
     decoding: Decoding = Field(Decoding())  # selection of windows
     fit: str | None = None  # source to whose moments scale, offset and transitions are fitted; null: as trained
     edition: int  # challenge year; it decides the figures and the file

@@ -16,7 +16,7 @@ from data_tools.manifest import Split
 from data_tools.settings import Name, Positive, Strict
 from system.batches.augment import Augment
 from system.losses import Loss
-from system.losses.relevance.relax import Cider
+from system.losses.cider import Cider
 from system.models.settings import RecipeModel
 from system.moments.windows import By, Decoding
 from system.ranking import RankBlind, Ranked, RankMoments
@@ -121,7 +121,7 @@ class Monitor(Strict):
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     metrics: Annotated[list[Metric], Field(min_length=1)]  # metrics of validation
     keep: Positive  # number of best checkpoints that are kept per metric
-    windows: By | None = None  # for moments: as in a rank entry; null: posterior
+    windows: By | None = None  # for moments: as in a rank entry; null: overlap
     decoding: Decoding | None = None  # for moments: as in a rank entry; null: its defaults
     test_split: Literal["acknowledged"] | None = None  # required if one of the sources is a test split
 

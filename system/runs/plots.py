@@ -10,8 +10,7 @@ import numpy as np
 
 from submission.plots import BLUE, ORANGE, new_figure, save
 from submission.runs.record import EpochLine
-from system.losses.relevance.pairs import Distribution
-from system.losses.relevance.relax import MarginFactor
+from system.losses.cider import Distribution, MarginFactor
 from system.runs.curves import CURVES, draw_line
 from system.runs.folder import Run
 
@@ -25,7 +24,7 @@ def draw_relevance(
     over the histogram. The first bar contains all scores below 2^-10, most of them 0. percents: For each threshold,
     the percentile of CIDEr-D at which it lies, for its label.
     """
-    edges, counts = np.array(distribution.histogram.edges), np.array(distribution.histogram.counts)
+    edges, counts = np.array(distribution.edges), np.array(distribution.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
     figure = new_figure()
     axes = figure.add_subplot(xscale="log", yscale="log", xlabel="CIDEr-D (first bar: below 0.001)", ylabel="pairs")

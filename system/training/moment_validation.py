@@ -98,7 +98,7 @@ class MomentValidation:
         if schema.OF_WINDOWS & set(monitor.metrics):
             series = frame_series(model, clips, self.clips, self.clip_of, captions, self.features.grids)
             decoding = monitor.decoding or Decoding()
-            found = find_windows(require_moment_score(model), series, monitor.windows or "posterior", decoding)
+            found = find_windows(require_moment_score(model), series, monitor.windows or "overlap", decoding)
             predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
             values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)

@@ -9,7 +9,7 @@ from data_tools.files import read_json, write_json
 from system.compute.device import device_of, gpu_of, moved
 from system.compute.processes import first_before_others, is_first
 from system.losses import terms
-from system.losses.relevance.relax import Relevance
+from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.data import Data
@@ -75,7 +75,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     if recipe.relevance is None or not asking:
         return None
     corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
-    relevance = Relevance(recipe.relevance, corpus, Path(recipe.banks))
+    relevance = Relevance(recipe.relevance, corpus)
     used = {name for stage in asking for name in (*stage.train.data, *stage.monitor.data)}
     percents = [point.percentile for point in recipe.relevance.relax]
     title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"

@@ -26,7 +26,7 @@ from system.batches.loader import Teachers, read_batches
 from system.compute.device import memory_errors, seed_generators, tf32_products
 from system.compute.processes import broadcast_from_first, first_before_others, is_first, on_first, process_count
 from system.losses import terms
-from system.losses.relevance.relax import Relevance
+from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.data import Data

@@ -18,8 +18,8 @@ from system.batches.loader import Teachers, make_batch_without_audio
 from system.compute.device import in_precision, seed_generators
 from system.features.extract import Features
 from system.losses import terms
+from system.losses.cider import Relevance
 from system.losses.diagnostics import accuracies
-from system.losses.relevance.relax import Relevance
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.networks.layers import length_mask

@@ -81,14 +81,13 @@ class Percentile(Report):
 
 class RelevanceReport(Report):
     """JSON of `relevance`. pairs: Number of caption pairs. zeros: Number of pairs whose CIDEr-D is 0. documents,
-    tokenizer, choice: The options --documents, --tokenizer and --pairs.
+    tokenizer: The options --documents and --tokenizer.
     """
 
     clips: int
     captions: int
     documents: str
     tokenizer: str
-    choice: str
     pairs: int
     zeros: int
     mean: float

@@ -82,8 +82,8 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     )
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
     by = (
-        "how to find windows; overlap: windows that most probably have an IoU of 0.7 or more with a moment; posterior: "
-        "windows that most probably are exactly one moment; thresholds: frames above thresholds (default: thresholds "
+        "how to find windows; overlap: windows that most probably have an IoU of 0.7 or more with a moment; "
+        "thresholds: frames above thresholds (default: thresholds "
         "for PE-A-Frame without --fit, else overlap)"
     )
     windows.add_argument("--by", choices=WAYS, help=by)

@@ -15,8 +15,7 @@ from data_tools.errors import DataError, KitError
 from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
 from data_tools.settings import print_report
 from data_tools.tables import caption_columns, read_table
-from system.losses.relevance.pairs import Distribution
-from system.losses.relevance.relax import Corpus, MarginFactor
+from system.losses.cider import Corpus, Distribution, MarginFactor
 from system.verbs.json_output import Percentile, RelevanceReport
 
 log = logging.getLogger(__name__)
@@ -61,12 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "unit of the document frequencies: a caption, or a clip with all its captions (default: caption)",
         ),
         ("--tokenizer", ("regex", "ptb"), "how to split captions into words; ptb needs Java (default: regex)"),
-        (
-            "--pairs",
-            ("all", "other_clips"),
-            "all: all ordered pairs of captions, also a caption with itself; other_clips: only captions of different "
-            "clips (default: all)",
-        ),
     ):
         add(name, choices=choices, default=choices[0], help=what)
     add(
@@ -100,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     clips = [captions for path in arguments.files for captions in read_corpus(path, arguments.split) if captions]
     began = time.perf_counter()
     corpus = Corpus(clips, arguments.documents, arguments.tokenizer)
-    distribution = corpus.distribution(percents, arguments.pairs)
+    distribution = corpus.distribution(percents)
     if arguments.json:
         print_report(_report(clips, distribution, percents, arguments))
     else:
@@ -143,7 +136,6 @@ def _report(
         captions=sum(map(len, clips)),
         documents=arguments.documents,
         tokenizer=arguments.tokenizer,
-        choice=arguments.pairs,
         pairs=distribution.pairs,
         zeros=distribution.zeros,
         mean=distribution.mean,
@@ -164,6 +156,6 @@ def _format(
     return (
         f"corpus     {counted(len(clips), 'clip', ',')}, {counted(sum(map(len, clips)), 'caption', ',')}; "
         f"documents: {arguments.documents}s, tokenizer: {arguments.tokenizer}\n"
-        f"pairs      {distribution.pairs:,} ({arguments.pairs}), {_format_zero_share(distribution)} with CIDEr-D 0\n"
+        f"pairs      {distribution.pairs:,}, {_format_zero_share(distribution)} with CIDEr-D 0\n"
         f"CIDEr-D    mean {distribution.mean:.5f}  {scores}"
     )

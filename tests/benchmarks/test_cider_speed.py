@@ -17,18 +17,17 @@ pytestmark = pytest.mark.benchmark
 _ALL_PAIRS = """
 import json, resource, sys, time
 from pathlib import Path
-import system.losses.relevance.pairs
-from system.losses.relevance.relax import Corpus
+from system.losses.cider import Corpus
 from system.verbs.relevance import read_corpus
 began = time.perf_counter()
-import system.losses.relevance.kernel
-Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80], "all")
+import system.losses.kernel
+Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80])
 ready = time.perf_counter()
 clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path), None)]
 read = time.perf_counter()
 corpus = Corpus(clips, "caption", "regex")
 counted = time.perf_counter()
-found = corpus.distribution([80, 90, 99], "all")
+found = corpus.distribution([80, 90, 99])
 done = time.perf_counter()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"compile": ready - began, "pairs": done - counted, "all": done - read,
@@ -65,8 +64,7 @@ def official_rate(captions: list[list[str]], pairs: int) -> float:
 
 def rate(captions: list[list[str]], rows: int) -> float:
     """Pairs a second of one thread: random rows against all captions, features made before."""
-    from system.losses.relevance.pairs import CiderAmong
-    from system.losses.relevance.scorer import CiderD
+    from system.losses.cider import CiderAmong, CiderD
 
     features = CiderD([[caption] for caption in captions]).features(captions)
     among = CiderAmong(features, np.random.default_rng(0).permutation(len(captions)))
@@ -78,7 +76,7 @@ def rate(captions: list[list[str]], rows: int) -> float:
 
 
 def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root: Path, shared: Path, tmp_path: Path) -> None:
-    from system.losses.relevance.tokens import regex_tokens
+    from system.losses.cider import regex_tokens
     from system.verbs.relevance import read_corpus
 
     clotho = [shared / f"data/clotho/clotho_captions_{split}.csv" for split in ("development", "validation")]
@@ -99,7 +97,7 @@ def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root: Path, sh
 
 
 def test_speed_of_cider_in_training_batches_is_measured(shared: Path, tmp_path: Path) -> None:
-    from system.losses.relevance.relax import Cider, PercentileFactor, Relevance
+    from system.losses.cider import Cider, PercentileFactor, Relevance
     from system.verbs.relevance import read_corpus
 
     clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv", None)
@@ -109,11 +107,10 @@ def test_speed_of_cider_in_training_batches_is_measured(shared: Path, tmp_path: 
         corpus=["clotho"],
         documents="caption",
         tokenizer="regex",
-        pairs="all",
         of_clips="mean",
         relax=points,
     )
-    relevance = Relevance(settings, clips, tmp_path)
+    relevance = Relevance(settings, clips)
     captions = [caption for clip in clips for caption in clip]
     relevance.prepare(captions)
     random = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from window_tables import frame_posteriors, moment_posteriors
 from data_tools.moments import Moment
 from submission.metrics.moments import score_moments
 from system.models.scores import MomentScore
-from system.moments.two_state import log_likelihood
+from system.moments.labellings import log_likelihood
 from system.moments.windows import (
     OVERLAP_CANDIDATES,
     By,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.benchmark
 QUERIES, SECONDS = 1_347, 300
 
 
-@pytest.mark.parametrize("by", ["overlap", "posterior", "thresholds"])
+@pytest.mark.parametrize("by", ["overlap", "thresholds"])
 @pytest.mark.parametrize("rate", [1, 2])
 def test_moment_search_of_the_size_of_the_castella_test_split_takes_at_most_60_s_and_1_gb(rate: int, by: By) -> None:
     """Random scores of frames, 1 and 2 a second: within 60 s and 1 GB on two cores; scoring within 1 s."""

@@ -11,7 +11,7 @@ import torch
 from benchmarks.timing import best_seconds, report
 
 from system.losses import terms as losses
-from system.losses.relevance.relax import Cider, Relevance
+from system.losses.cider import Cider, Relevance
 from system.losses.terms import Ranking
 from system.models.text import Published
 from system.models.text.published import PublishedEncoder
@@ -59,7 +59,7 @@ def test_time_of_relaxing_margins_by_relevance_is_compared_with_a_training_step(
     encoder: PublishedEncoder, shared: Path, tmp_path: Path
 ) -> None:
     clips = clotho(shared)
-    relevance = Relevance(CIDER, clips, tmp_path)
+    relevance = Relevance(CIDER, clips)
     relevance.prepare(text for captions in clips for text in captions)
     chosen = clips[:512]
     captions = [text for own in chosen for text in own]

@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 
 from data_tools.words import vocabulary_of, words_of
-from system.losses.relevance.tokens import regex_tokens
+from system.losses.cider import regex_tokens
 
 CAPTIONS = {
     "Un café à l'Été": ["un", "café", "à", "l'été"],

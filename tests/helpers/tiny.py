@@ -182,7 +182,6 @@ def relevance(points: dict[int, float] | None = None, **changes: Any) -> dict[st
         "corpus": ["train"],
         "documents": "caption",
         "tokenizer": "regex",
-        "pairs": "all",
         "of_clips": "mean",
         "relax": [{"percentile": percentile, "factor": factor} for percentile, factor in points.items()],
     } | changes

@@ -74,7 +74,7 @@ def recipe(manifest: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     made["stages"] = {"only": stage | changes}
     best = {"data": "evaluation", "stage": "only", "checkpoint": "last", "edition": 2026}
     made["rank"] = {
-        "posterior": {"kind": "moments", "windows": "posterior", **best},
+        "overlap": {"kind": "moments", "windows": "overlap", **best},
         "thresholds": {"kind": "moments", "windows": "thresholds", **best},
     }
     return made

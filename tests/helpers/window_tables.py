@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from system.moments.two_state import posteriors
+from system.moments.labellings import posteriors
 from system.moments.windows import WindowScores
 
 

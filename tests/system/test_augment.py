@@ -19,7 +19,7 @@ from system.batches.augment import Augment, Augmentation
 from system.batches.items import Item, Sampler, caption_key, make_items
 from system.batches.loader import Taught, Teachers
 from system.features.bank import Bank
-from system.losses.relevance.relax import Cider, Relevance
+from system.losses.cider import Cider, Relevance
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
 from system.training.prepare import new_texts
@@ -245,6 +245,6 @@ def test_relevance_is_computed_for_alternative_captions_too(trained: Path) -> No
     assert len(texts) == 480
     captions: list[Clip] = data.readable_clips("train")
     cider = Cider.model_validate(augmented.tiny.relevance())
-    relevance = Relevance(cider, [one.captions for one in captions], trained / "cider")
+    relevance = Relevance(cider, [one.captions for one in captions])
     found = relevance.cider_between([texts[0], captions[0].captions[0], texts[-1]])
     assert found[0, 1] > found[2, 1]

@@ -29,7 +29,7 @@ def boundary_recipe(manifest: Path, folder: Path) -> Path:
     made = tiny_moments.recipe(manifest, folder, epochs=2, steps_per_epoch=12)
     made["model"]["score"] = {"kind": "boundary_moments"}
     made["stages"]["only"]["monitor"] |= {"windows": "overlap", "decoding": decoding}
-    made["rank"] = {"heard": made["rank"]["posterior"] | {"windows": "overlap", "decoding": decoding}}
+    made["rank"] = {"heard": made["rank"]["overlap"] | {"windows": "overlap", "decoding": decoding}}
     return tiny.write_recipe(folder / "r.yaml", made)
 
 

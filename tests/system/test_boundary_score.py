@@ -12,7 +12,7 @@ from window_tables import frame_posteriors, moment_posteriors
 from data_tools.moments import Moment
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import BoundaryScore
-from system.moments.two_state import (
+from system.moments.labellings import (
     log_likelihood,
     log_partition,
     raise_scores,

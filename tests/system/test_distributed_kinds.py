@@ -124,7 +124,7 @@ def test_every_kind_of_rank_entry_gives_equal_scores_with_one_and_several_proces
 
 
 def test_moment_windows_of_several_processes_match_one_process(one: Path, several: Path) -> None:
-    found, expected = (result_of(folder / "moments")["moments"]["posterior"] for folder in (several, one))
+    found, expected = (result_of(folder / "moments")["moments"]["overlap"] for folder in (several, one))
     assert found["figures"] == pytest.approx(expected["figures"], abs=1e-6)
     windows, known = (Path(entry["windows"]).read_text().splitlines() for entry in (found, expected))
     assert len(windows) == len(known)

@@ -67,7 +67,7 @@ def recipe(manifest: Path, folder: Path) -> dict[str, Any]:
     for name, split in (("train", "train"), ("validation", "val"), ("evaluation", "test")):
         content["data"][name]["split"] = split
     content["data"]["blind"] = content["data"]["evaluation"] | {"split": "blind"}
-    entry = content["rank"]["posterior"] | {"decoding": {"round_to": 1}}
+    entry = content["rank"]["overlap"] | {"decoding": {"round_to": 1}}
     content["rank"] = {"test": entry, "blind": entry | {"data": "blind"}}
     return content
 

@@ -26,7 +26,7 @@ from system.models.audio.heads import FrameTransformer
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore
-from system.moments.two_state import log_likelihood
+from system.moments.labellings import log_likelihood
 from system.moments.windows import Grid, label_frames
 from system.ranking.frame_series import FrameSeries, fit_score
 from system.training.moment_validation import MomentValidation

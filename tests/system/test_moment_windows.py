@@ -8,7 +8,7 @@ import pytest
 import torch
 from window_tables import Table, as_scores, moment_posteriors
 
-from system.moments.two_state import posteriors
+from system.moments.labellings import posteriors
 from system.moments.windows import (
     Decoding,
     Found,

@@ -51,7 +51,6 @@ def found(models: list[list[float]], seconds: float = 6.0, by: Any = "overlap", 
 ONE: list[tuple[list[float], dict[str, Any], Windows]] = [
     # 0.9 x 0.8 x 0.9 x 0.7 x 0.8 = 0.36288, and with a frame more at either side, whose IoU is 3/4, 0.04032 + 0.054432
     (COARSE, {}, [(1, 4, 0.457632), (5, 6, 0.32), (1, 6, 0.104832)]),
-    (COARSE, {"by": "posterior"}, [(1, 4, 0.36288), (5, 6, 0.32), (1, 2, 0.072)]),
     (COARSE, {"max_iou": 0.0}, [(1, 4, 0.457632), (5, 6, 0.32), (4, 5, 0.036)]),
     (COARSE, {"windows": 1}, [(1, 4, 0.457632)]),
     (FINE, {}, [(1.5, 3.5, 0.6905088), (5, 5.5, 0.486), (1, 3, 0.2903364)]),

@@ -10,7 +10,6 @@ from data_tools.moments import Moment
 from system.models.scores import MomentScore
 from system.moments.windows import (
     IOU,
-    By,
     Decoding,
     Found,
     Grid,
@@ -98,7 +97,7 @@ class TestSeveral:
         grid = Grid(1.0, 0.5)
         asked = FrameSeries([torch.tensor([0.0, 0.0, 0.9])], [grid.edges(3, 2.5)], [grid])
         (found,) = find_windows_by_several([(MomentScore(), asked)], Decoding())
-        (expected,) = find_windows(MomentScore(), asked, "posterior", Decoding())
+        (expected,) = find_windows(MomentScore(), asked, "overlap", Decoding())
         assert found.frames == pytest.approx(expected.frames, abs=1e-9)
 
     def test_fifteen_separate_events_give_fifteen_candidate_windows_per_model(self) -> None:
@@ -181,7 +180,7 @@ def test_recording_with_too_many_frames_is_refused() -> None:
     series = FrameSeries([torch.zeros(size)], [grid.edges(size, 2000.1)], [grid])
     said = "recording of 2,000 s has 20,001 frames, but the limit is 20,000"
     for found in (
-        lambda: find_windows(MomentScore(), series, "posterior", Decoding()),
+        lambda: find_windows(MomentScore(), series, "overlap", Decoding()),
         lambda: find_windows_by_several([(MomentScore(), series)] * 2, Decoding()),
     ):
         with pytest.raises(KitError, match=said):
@@ -230,19 +229,17 @@ def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
         assert found == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("by", ["overlap", "posterior"])
-def test_decoding_settings_raise_frame_scores_and_refine_window_edges(by: By) -> None:
+def test_decoding_settings_raise_frame_scores_and_refine_window_edges() -> None:
     score = MomentScore()
     asked = series(([-0.2, 0.1, 0.2, -0.3, 0.3], 1.0), ([0.1, -0.4, -0.2], 0.5))
     plain, heard, both = (
-        find_windows(score, asked, by, Decoding(**settings))  # type: ignore[arg-type]
+        find_windows(score, asked, "overlap", Decoding(**settings))  # type: ignore[arg-type]
         for settings in ({}, {"heard": 0.999}, {"heard": 0.999, "mean_edges": True})
     )
     for query in range(2):
         assert heard[query].frames.sum() > plain[query].frames.sum()
         assert [one.score for one in both[query].windows] == [one.score for one in heard[query].windows]
     assert [one.windows for one in both] != [one.windows for one in heard]
-    if by == "overlap":
-        twice = find_windows_by_several([(score, asked)] * 2, Decoding(heard=0.999, mean_edges=True))
-        for one, other in zip(twice, both, strict=True):
-            assert [pytest.approx(tuple(window), abs=1e-4) for window in one.windows] == list(map(tuple, other.windows))
+    twice = find_windows_by_several([(score, asked)] * 2, Decoding(heard=0.999, mean_edges=True))
+    for one, other in zip(twice, both, strict=True):
+        assert [pytest.approx(tuple(window), abs=1e-4) for window in one.windows] == list(map(tuple, other.windows))

@@ -69,9 +69,9 @@ def windows(path: Path) -> list[dict[str, Any]]:
 def test_rank_with_windows_option_matches_the_rank_entry_of_a_moment_run(
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
-    asked = ["--split", "evaluation", "--by", "posterior"]
+    asked = ["--split", "evaluation", "--by", "overlap"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", *asked) == 0
-    expected = windows(runs / "own/scores/posterior.windows.jsonl")
+    expected = windows(runs / "own/scores/overlap.windows.jsonl")
     for one, other in zip(windows(tmp_path / "a.jsonl"), expected, strict=True):
         assert (one["qid"], one["vid"]) == (other["qid"], other["vid"])
         np.testing.assert_allclose(one["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-5)
@@ -113,7 +113,7 @@ def test_option_fit_changes_found_windows_and_ignores_true_windows_beyond_the_re
     assert more == fitted
     first, before = (
         [line["pred_relevant_windows"][0] for line in each]
-        for each in (fitted, windows(runs / "own/scores/posterior.windows.jsonl"))
+        for each in (fitted, windows(runs / "own/scores/overlap.windows.jsonl"))
     )
     assert np.abs(np.subtract(first, before)).max() > 0.01
 
@@ -252,7 +252,7 @@ def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
     """The frames of an encoder that gives one for each of its expert's."""
-    asked = ["--split", "evaluation", "--fit", "validation", "--by", "posterior"]
+    asked = ["--split", "evaluation", "--fit", "validation", "--by", "overlap"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "words", *asked) == 0
     recipe = load_recipe(runs / "words" / "resolved.json").recipe
     ((_, expert),) = recipe.model.audio.experts.items()
@@ -305,8 +305,8 @@ def test_run_and_export_and_verb_rank_find_the_same_windows_with_decoding_settin
     content = tiny_moments.recipe(moments_manifest, tmp_path, epochs=3)
     decoding = {"heard": 0.999, "mean_edges": True, "round_to": 0.1}
     content["rank"] = {
-        "overlap": content["rank"]["posterior"] | {"windows": "overlap", "decoding": decoding},
-        "plain": content["rank"]["posterior"] | {"windows": "overlap"},
+        "overlap": content["rank"]["overlap"] | {"windows": "overlap", "decoding": decoding},
+        "plain": content["rank"]["overlap"] | {"windows": "overlap"},
     }
     assert main(["run", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0

@@ -1,7 +1,5 @@
 """c_ij of a batch, the factor on margins, stored percentiles, and `lbar relevance`."""
 
-import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,16 @@ import tiny
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.losses.relevance import relax
-from system.losses.relevance.pairs import CiderAmong
-from system.losses.relevance.relax import Cider, Corpus, MarginFactor, PercentileFactor, Relevance
-from system.losses.relevance.scorer import CiderD
-from system.losses.relevance.tokens import regex_tokens
+from system.losses.cider import (
+    Cider,
+    CiderAmong,
+    CiderD,
+    Corpus,
+    MarginFactor,
+    PercentileFactor,
+    Relevance,
+    regex_tokens,
+)
 from system.verbs.relevance import read_corpus
 
 WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
@@ -43,7 +46,7 @@ def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
 @pytest.mark.parametrize("documents", ["caption", "clip"])
 def test_cider_relevance_between_captions_matches_a_slow_reference(documents: str, tmp_path: Path) -> None:
     clips = corpus()
-    relevance = Relevance(settings(documents=documents), clips, tmp_path)
+    relevance = Relevance(settings(documents=documents), clips)
     relevance.prepare(caption for captions in clips[:4] for caption in captions)
     captions = [clips[0][0], "a zebra barks", clips[7][0], "zebra barks on", clips[0][0], "!!!"]
     found = relevance.cider_between(captions)
@@ -57,7 +60,7 @@ def test_cider_relevance_between_captions_matches_a_slow_reference(documents: st
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("of_clips", ["mean", "max", "symmetric"])
+@pytest.mark.parametrize("of_clips", ["mean", "max"])
 def test_cider_of_items_matches_loops(of_clips: str, shuffled: bool, tmp_path: Path) -> None:
     items = corpus(3, 9)
     assert {len(captions) for captions in items} == {1, 2, 3, 4, 5}
@@ -66,14 +69,13 @@ def test_cider_of_items_matches_loops(of_clips: str, shuffled: bool, tmp_path: P
     if shuffled:
         order = np.random.default_rng(0).permutation(len(captions))
         row_of, captions = row_of[order], [captions[n] for n in order]
-    relevance = Relevance(settings(of_clips=of_clips), corpus(), tmp_path)
+    relevance = Relevance(settings(of_clips=of_clips), corpus())
     each = relevance.cider_between(captions)
     blocks = [[each[row_of == i][:, row_of == j] for j in range(9)] for i in range(9)]
     mean = np.array([[block.mean() for block in row] for row in blocks])
     expected = {
         "mean": mean,
         "max": np.array([[block.max() for block in row] for row in blocks]),
-        "symmetric": (mean + mean.T) / 2,
     }[of_clips]
     found = relevance.cider_of_items(captions, row_of)
     assert found.dtype == np.float32
@@ -96,80 +98,16 @@ def test_margin_factor_with_equal_thresholds_matches_hand_values() -> None:
     assert MarginFactor([0.3], [0.6])(np.array([0.0, 5.0])) == pytest.approx([0.6, 0.6])
 
 
-@pytest.mark.parametrize("pairs", ["all", "other_clips"])
-def test_relax_thresholds_are_percentiles_of_the_corpus(pairs: str, tmp_path: Path) -> None:
+def test_relax_thresholds_are_percentiles_of_the_corpus() -> None:
     clips = corpus(5, 20)
-    relevance = Relevance(settings(pairs=pairs), clips, tmp_path)
-    clip_of = np.repeat(np.arange(20), [len(captions) for captions in clips])
+    relevance = Relevance(settings(), clips)
     each = relevance.cider_between([caption for captions in clips for caption in captions])
-    scores = np.sort(each[clip_of[:, None] != clip_of] if pairs == "other_clips" else each.ravel())
-    assert relevance.thresholds == [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
-    assert sum(relevance.distribution.histogram.counts) == len(scores)
+    scores = np.sort(each, axis=None)
+    expected = [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
+    assert relevance.thresholds == pytest.approx(expected, rel=6.2e-5)
+    assert sum(relevance.distribution.counts) == len(scores)
     factors = relevance.margin_factor(np.array(relevance.thresholds, np.float32))
     assert factors == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
-
-
-def test_relevance_percentiles_are_stored_and_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    first = Relevance(settings(), corpus(), tmp_path / "banks")
-    (kept,) = (tmp_path / "banks").iterdir()
-    assert f"c80 {first.thresholds[0]:.5f}" in caplog.text
-    assert str(kept) in caplog.text
-
-    def unwanted(*arguments: object) -> None:
-        raise AssertionError("computed again")
-
-    factors = [PercentileFactor(percentile=q, factor=r) for q, r in ((80.0, 0.9), (90.0, 0.5), (99.0, 0.0))]
-    with monkeypatch.context() as patched:
-        patched.setattr(relax, "distribution", unwanted)
-        second = Relevance(settings(), corpus(), tmp_path / "banks")
-        assert (second.thresholds, second.distribution) == (first.thresholds, first.distribution)
-        assert Relevance(settings(relax=factors, of_clips="max"), corpus(), tmp_path / "banks").thresholds
-        with pytest.raises(AssertionError, match="computed again"):
-            Relevance(settings(), corpus(1), tmp_path / "banks")
-    moved = [*corpus()[:-2], corpus()[-2] + corpus()[-1]]  # the same captions, of other clips
-    points = [PercentileFactor(percentile=50.0, factor=1.0)]
-    for n, (changed, clips) in enumerate(
-        [
-            (settings(documents="clip"), corpus()),
-            (settings(pairs="other_clips"), corpus()),
-            (settings(relax=points), corpus()),
-            (settings(), corpus(1)),
-            (settings(), moved),
-        ],
-        start=2,
-    ):
-        Relevance(changed, clips, tmp_path / "banks")
-        assert len(list((tmp_path / "banks").iterdir())) == n
-    monkeypatch.setattr(relax, "VERSION", relax.VERSION + 1)
-    Relevance(settings(), corpus(), tmp_path / "banks")
-    assert len(list((tmp_path / "banks").iterdir())) == 7
-
-
-@pytest.mark.parametrize("damage", ["cut", "empty", "bytes", "lacks", "other"])
-def test_damaged_file_of_relevance_percentiles_is_refused(damage: str, tmp_path: Path) -> None:
-    Relevance(settings(), corpus(), tmp_path)
-    (kept,) = tmp_path.iterdir()
-    whole = kept.read_bytes()
-    lacking = json.loads(whole)
-    del lacking["distribution"]["percentiles"]
-    other = {**json.loads(whole), "key": "0" * 64}
-    kept.write_bytes(
-        {
-            "cut": whole[: len(whole) // 2],
-            "empty": b"",
-            "bytes": b"\xff\xfe" + whole,
-            "lacks": json.dumps(lacking).encode(),
-            "other": json.dumps(other).encode(),
-        }[damage]
-    )
-    with pytest.raises(KitError, match=f"{kept.name} .*delete it, and run the same command again"):
-        Relevance(settings(), corpus(), tmp_path)
-    kept.unlink()
-    Relevance(settings(), corpus(), tmp_path)
-    assert kept.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -179,7 +117,6 @@ def test_damaged_file_of_relevance_percentiles_is_refused(damage: str, tmp_path:
         ([[], []], {"documents": "clip"}, "captions"),
         ([["a dog"]], {}, "captions"),
         ([["a dog", "a cat"], []], {"documents": "clip"}, "captions"),
-        ([["a dog", "a cat"]], {"pairs": "other_clips"}, "different"),
         (
             [["a"], ["b"]],
             {"relax": [PercentileFactor(percentile=q, factor=1.0) for q in (90.0, 80.0)]},
@@ -191,12 +128,11 @@ def test_relevance_corpora_with_fewer_than_two_documents_are_refused(
     clips: list[list[str]], changes: Any, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(KitError, match=sentence):
-        Relevance(settings(**changes), clips, tmp_path)
-    assert not list(tmp_path.iterdir())
+        Relevance(settings(**changes), clips)
 
 
 def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
-    relevance = Relevance(settings(), [["!!!", "?"], ["..."]], tmp_path)
+    relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
     assert relevance.thresholds == [0.0, 0.0, 0.0]
     found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
     assert not found[:2].any()
@@ -232,15 +168,12 @@ def test_relevance_verb_on_clotho_prints_known_values(
 ) -> None:
     figure = tmp_path / "figures" / "relevance.png"
     path = shared / "data/clotho/clotho_captions_validation.csv"
-    assert main(["relevance", str(path), "--figure", str(figure), "--documents", "clip", "--pairs", "other_clips"]) == 0
+    assert main(["relevance", str(path), "--figure", str(figure), "--documents", "clip"]) == 0
     out = capsys.readouterr().out
     clips = read_corpus(path, None)
-    found = Corpus(clips, "clip", "regex").distribution([80, 90, 99], "other_clips")
+    found = Corpus(clips, "clip", "regex").distribution([80, 90, 99])
     assert "1,045 clips, 5,225 captions; documents: clips, tokenizer: regex" in out
-    assert (
-        f"pairs      {5225**2 - 5 * 5225:,} (other_clips), {100 * found.zeros / found.pairs:.1f} % with CIDEr-D 0"
-        in out
-    )
+    assert f"pairs      {5225**2:,}, {100 * found.zeros / found.pairs:.1f} % with CIDEr-D 0" in out
     assert f"mean {found.mean:.5f}  c80 {found.percentiles[0]:.5f}  c90 {found.percentiles[1]:.5f}" in out
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in figure.parent.iterdir()] == ["relevance.png"]
@@ -259,11 +192,11 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
         saving(figure, *arguments, **more)
 
     monkeypatch.setattr(Figure, "savefig", save)
-    found = Corpus(corpus(), "caption", "regex").distribution([80, 90, 99], "all")
+    found = Corpus(corpus(), "caption", "regex").distribution([80, 90, 99])
     curve = MarginFactor(found.percentiles, [1.0, 0.7, 0.4])
     draw_relevance(found, [80, 90, 99], curve, "corpus", tmp_path / "a.png")
     bars, right = drawn[0].axes
-    assert bars.patches[0].get_data().values.tolist() == found.histogram.counts  # type: ignore[attr-defined]
+    assert bars.patches[0].get_data().values.tolist() == found.counts  # type: ignore[attr-defined]
     x, y = right.lines[0].get_data()
     assert np.array_equal(curve(np.asarray(x)), np.asarray(y))
     assert [line.get_xdata()[0] for line in right.lines[1:]] == [c for c in found.percentiles if c > 2**-11]  # type: ignore[index]
@@ -284,4 +217,4 @@ def test_relevance_factors_outside_0_to_1_are_refused(
 def test_relax_percentiles_that_do_not_increase_are_refused(percents: list[float], tmp_path: Path) -> None:
     relax = [{"percentile": percent, "factor": 0.5} for percent in percents]
     with pytest.raises(KitError, match="rise"):
-        Relevance(settings(relax=relax), corpus(), tmp_path)
+        Relevance(settings(relax=relax), corpus())

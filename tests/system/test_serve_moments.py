@@ -25,7 +25,7 @@ SOUNDS = {
 }  # one letter per second; "." is silence
 
 
-def search_in(folder: Path, by: str = "posterior") -> Search:
+def search_in(folder: Path, by: str = "overlap") -> Search:
     """Recordings whose frames are letters, one a second."""
     clips = [replace(clip_of(write_tone(folder / name, 10.0)), seconds=10.0) for name in SOUNDS]
     series = [[LETTER.get(letter, np.zeros(3)) for letter in letters] for letters in SOUNDS.values()]
@@ -37,7 +37,7 @@ def search_in(folder: Path, by: str = "posterior") -> Search:
     return searching(model, clips, embedded, Grid(1.0, 0.5), windows)
 
 
-@pytest.mark.parametrize("by", ["posterior", "thresholds"])
+@pytest.mark.parametrize("by", ["overlap", "thresholds"])
 def test_search_returns_the_known_windows_of_synthetic_recordings(tmp_path: Path, by: str) -> None:
     (answer,) = search_in(tmp_path, by).answer([SearchQuery("a", 3)])
     assert answer.hits is not None
@@ -51,7 +51,7 @@ def test_search_returns_the_known_windows_of_synthetic_recordings(tmp_path: Path
     assert late.edges.tolist() == list(range(11))
     assert (late.frames > 0.9).tolist() == [letter == "a" for letter in SOUNDS["late.wav"]]
     assert never.frames.max() < 0.1
-    if by == "posterior":
+    if by == "overlap":
         assert {len(one.windows) for one in (twice, late, never)} == {3}, "as many as its decoding has"
     else:
         odds = np.exp([-7.0, 3.0])  # of a cosine of 1, and of 0

@@ -16,7 +16,7 @@ from system.batches.items import Item, Sampler, make_items
 from system.batches.loader import collate, read_batches
 from system.features.extract import Features, build_features
 from system.losses import terms as losses
-from system.losses.relevance.relax import Cider, Relevance
+from system.losses.cider import Cider, Relevance
 from system.models.embeddings import concatenate_embeddings
 from system.models.retrieval import RetrievalModel
 from system.recipe.load import load_recipe
@@ -38,7 +38,7 @@ class World:
         self.recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe
         self.clips = read_manifest(manifest)
         self.features: Features = build_features(self.clips, dict(self.recipe.model.audio.experts), folder / "banks")
-        self.relevance = Relevance(CIDER, [clip.captions for clip in self.clips], folder / "banks")
+        self.relevance = Relevance(CIDER, [clip.captions for clip in self.clips])
         rng = np.random.default_rng(0)  # items with 1 to 5 captions
         self.items = [
             Item(clip, tuple(clip.captions[: rng.integers(1, 6)]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from window_tables import frame_posteriors, moment_posteriors
 
-from system.moments.two_state import (
+from system.moments.labellings import (
     log_likelihood,
     log_partition,
     raise_scores,

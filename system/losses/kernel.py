@@ -141,15 +141,13 @@ def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 
 @compile_loop
-def count_lower_bits(bits: np.ndarray, shift: int, row: np.ndarray, counts: np.ndarray) -> None:
-    """Count float32 numbers by their lowest `shift` bits, in a separate row for each value of their upper bits.
-
-    bits: (X,) float32 numbers, read as whole numbers. The upper bits of a number are all bits except the lowest
-    `shift`. row: For each value of the upper bits, the row of `counts` to which numbers with this value are added; -1:
-    numbers with this value are not counted. counts: (K, 2**shift), to which the results are added.
-    """
-    mask = (1 << shift) - 1
-    for x in bits:
-        k = row[x >> shift]
-        if k >= 0:
-            counts[k, x & mask] += 1
+def join_items(block: np.ndarray, rows: np.ndarray, columns: np.ndarray, is_max: bool, out: np.ndarray) -> None:
+    """Add scores (R, M) of captions to those of their items, `out` (B, B), or keep the highest."""
+    for r in range(len(block)):
+        scores, joined = block[r], out[rows[r]]
+        if is_max:
+            for m in range(len(columns)):
+                joined[columns[m]] = max(joined[columns[m]], scores[m])
+        else:
+            for m in range(len(columns)):
+                joined[columns[m]] += scores[m]
