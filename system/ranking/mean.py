@@ -48,7 +48,7 @@ class MeanRanker(Ranker):
     def __init__(self, members: Mapping[str, Ranker]) -> None:
         """Store the rankers whose scores are averaged. members: Dict from rank entry to its ranker."""
         self.members, self.origin = members, f"mean of {', '.join(members)}"
-        self.facts = {"mean of": {name: dict(member.facts) for name, member in members.items()}}
+        self.facts = {"of": {name: dict(member.facts) for name, member in members.items()}}
 
     def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the mean of the rankers' score matrices, in blocks of rows."""

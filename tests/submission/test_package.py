@@ -88,9 +88,9 @@ def test_meta_yaml_by_hand(here: Path) -> None:
     assert meta["system"] == {
         "description": {
             "input_sampling_rate": "16kHz", "acoustic_features": "panns, logmel", "acoustic_embeddings": "panns",
-            "data_augmentation": None, "machine_learning_method": "expert_heads, sentence_transformers",
+            "data_augmentation": None, "machine_learning_method": "expert_heads, published",
             "learning_scheme": "supervised", "audio_modelling": "expert_heads", "word_embeddings": "minilm",
-            "word_modelling": "sentence_transformers", "loss_function": "ranking (weight 1.0, margin 0.2)",
+            "word_modelling": "published", "loss_function": "ranking (weight 1.0, margin 0.2)",
             "optimizer": "adamw", "learning_rate": 0.001, "weight_decay": None,
             "metric_monitored": "validation mAP@10, none (last checkpoint)", "ensemble": 2,
         },

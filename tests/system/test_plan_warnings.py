@@ -75,7 +75,7 @@ def test_feature_file_of_another_length_than_its_recording_is_a_mistake_if_other
 def test_size_of_a_models_vectors_is_compared_with_the_recipe(world: Path, tmp_path: Path, dim: int) -> None:
     content = tiny.recipe(world, tmp_path)
     content["model"]["text"] = {"kind": "published", "model": MINILM, "dim": dim, "trainable": False}
-    content["model"]["text"] |= {"head": "linear"}
+    content["model"]["text"] |= {"head": "none"}
     assert ("MISTAKE" in plan(loaded(tmp_path, content))) == (dim == 512)
 
 

@@ -29,7 +29,7 @@ def test_printed_recipe_keys_have_their_values_and_ranges_and_defaults() -> None
     assert stage["unit"].values == "clip, pair, moment"
     assert stage["captions_per_clip"].values == "whole number, from 1, to 1,000,000 or all or null"
     assert stage["captions_per_clip"].default == "null"
-    assert stage["losses"].values.startswith("list of settings of a kind: distill, frame_cross_entropy, ")
+    assert stage["losses"].values.startswith("list of settings of a kind: matching, ranking, ")
     assert keys_of("stages.losses.same_clip")["same_clip"].default == "masked"
     assert keys_of("seed")["seed"].values == "whole number, from 0, below 2,147,483,648"
     assert keys_of("rank")["csv"].values == "true or false"

@@ -53,7 +53,7 @@ COMMANDS = [
     (f"{RANK} --checkpoint m7", "m7"),
     (f"{RANK} --top 5", "csv"),
     (f"{RANK} --fit validation", "windows"),
-    (f"{RANK} --by posterior", "windows"),
+    (f"{RANK} --by posterior", "thresholds"),
     (f"{RANK} --windows", "moments"),
     ("rank run notes --audio audio --queries blind.csv --out x.npy", "MODEL"),
     ("rank run --audio audio --queries blind.csv --out x.csv --top 0", "0"),
@@ -259,8 +259,8 @@ MOMENTS = [
     ("stages.only.captions_per_clip=2", "clip"),
     ("data.train.moments=null", "moments"),
     ("model.score={kind: cosine}", "embedding"),
-    ("rank.posterior.edition=2025", "2026"),
-    ("rank.posterior.fit=evaluation", "test"),
+    ("rank.overlap.edition=2025", "2026"),
+    ("rank.overlap.fit=evaluation", "test"),
     ("rank.thresholds.decoding={heard: 0.9}", "heard"),
 ]
 

