@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module, metadata
 from pathlib import Path
@@ -60,7 +60,7 @@ def run_cli(
     except SystemExit as stop:  # argparse has printed its help or an error message
         return int(stop.code or 0)
     if not inside:
-        _set_up_log(arguments)
+        set_up_log(arguments.quiet, arguments.verbose)
     try:
         with _sigterm_as_interrupt(), _redirect_results(inside, verbs[argv[0]].several):
             status = int(arguments.run(arguments))
@@ -86,6 +86,24 @@ def run_cli(
         return 130
 
 
+def run_app(app: Callable[..., object], program: str, argv: Sequence[str] | None) -> int:
+    """Run an app of typer; return 0, 1 after an error, 2 for wrong usage, 130 if interrupted."""
+    try:
+        with _sigterm_as_interrupt():
+            app(args=argv, prog_name=program)
+    except SystemExit as stop:
+        if stop.code == 130:
+            print("interrupted; run the same command again", file=sys.stderr)
+        return int(stop.code or 0)
+    except SaidElsewhere:
+        return 1
+    except (KitError, ModuleNotFoundError, OSError, MemoryError) as error:
+        log.debug("the error was raised here", exc_info=error)
+        print("\n".join(f"{_rank_prefix()}error: {line}" for line in sentences(error)), file=sys.stderr)
+        return 1
+    return 0
+
+
 def ranks() -> tuple[int, int]:
     """Return this process's rank, from 0, and the number of processes that torchrun or a scheduler started together.
 
@@ -103,7 +121,7 @@ def _rank_prefix() -> str:
     return f"[rank {number}] " if number else ""
 
 
-def _set_up_log(arguments: argparse.Namespace) -> None:
+def set_up_log(quiet: bool = False, verbose: bool = False) -> None:
     """Send log lines to standard error: with -q, only warnings and errors; with -v, with time and module.
 
     A run's log.txt has all lines. Of several processes, all except the first log only warnings and errors.
@@ -113,8 +131,8 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
     log.setLevel(logging.INFO)
     for handler in log.handlers:
         if type(handler) is logging.StreamHandler:
-            handler.setLevel(logging.WARNING if arguments.quiet or _rank_prefix() else logging.INFO)
-            form = "%(asctime)s %(name)s %(message)s" if arguments.verbose else "%(message)s"
+            handler.setLevel(logging.WARNING if quiet or _rank_prefix() else logging.INFO)
+            form = "%(asctime)s %(name)s %(message)s" if verbose else "%(message)s"
             handler.setFormatter(logging.Formatter(_rank_prefix() + form))
 
 

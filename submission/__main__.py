@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from data_tools.cli import counted
-from data_tools.errors import KitError, sentences
+from data_tools.cli import counted, run_app
 from data_tools.files import require_file, require_other, writing
 from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
@@ -304,14 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     It is 1 after an error, and 2 for wrong usage.
     """
-    try:
-        app(args=argv, prog_name="lbar submit")
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except (KitError, OSError, ModuleNotFoundError, MemoryError) as error:
-        print(*(f"error: {line}" for line in sentences(error)), sep="\n", file=sys.stderr)
-        return 1
-    return 0
+    return run_app(app, "lbar submit", argv)
 
 
 if __name__ == "__main__":

@@ -1,98 +1,353 @@
-"""Command line: `lbar VERB ...`, and `lbar data` and `lbar submit` for the other floors."""
+"""Command line: `lbar VERB ...`, with `lbar data` and `lbar submit` for the other floors."""
 
 import logging
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
 
 from data_tools import __main__ as data_tools
-from data_tools.cli import Verb, ranks, run_cli
+from data_tools.cli import ranks, run_app, set_up_log
+from data_tools.errors import KitError
 from submission import __main__ as submission
 from system.compute.processes import exit_process
 
-# Description of each verb, and the arguments of an example.
-_VERBS = {
-    "recipes": (
-        "list the shipped recipes, copy one, or print the reference of all keys",
-        "list\n  lbar recipes new mine --from clotho\n  lbar recipes keys stages.optimizer",
+app = typer.Typer(
+    name="lbar",
+    help="Check, train and use retrieval systems; `lbar data` makes data sets, `lbar submit` the challenge's files.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+recipes = typer.Typer(help="List the shipped recipes, or copy one.", invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(recipes, name="recipes")
+
+Recipe = Annotated[Path, typer.Argument(help="A recipe, or a study (.study.yaml).")]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of a run or an exported model, a recipe without stages, or the Hugging Face name or folder of "
+        "CLAP, PE-AV, PE-A-Frame or EmbeddingGemma 2."
     ),
-    "check": (
-        "print all mistakes of a recipe or a study, or what it needs and what is missing",
-        "recipes/quickstart.yaml",
-    ),
-    "download": (
-        "fetch and verify the published weight files of a recipe that are missing on this machine",
-        "recipes/clotho.yaml",
-    ),
-    "features": ("compute the missing frames of a recipe", "recipes/quickstart.yaml"),
-    "train": ("train a recipe's stages, or resume them", "recipes/quickstart.yaml --set seed=2"),
-    "rank": (
-        "score any clips for any queries with a trained model, or find the times of queries in long recordings",
-        "runs/RUN --audio data/blind/test --queries data/blind/captions.csv --out blind.npy\n"
-        "  lbar rank runs/A runs/B --windows --audio castella.jsonl --moments moments.jsonl --split test "
-        "--out windows.jsonl",
-    ),
-    "run": (
-        "run all steps of a recipe: data, features, training, ranking, submission files; finished steps are skipped",
-        "recipes/quickstart.yaml",
-    ),
-    "runs": (
-        "list all runs: state, epoch, best validation metric, test metric, hours of training, changed settings",
-        "runs --sort validation",
-    ),
-    "relevance": (
-        "print how similar pairs of captions are by CIDEr-D, and thresholds for the setting relax",
-        "data/clotho/clotho_captions_development.csv --figure relevance.png",
-    ),
-    "study": (
-        "run a recipe with several seeds and settings, and print a table of the results",
-        "recipes/esc_scenes.study.yaml",
-    ),
-    "experts": (
-        "list the frozen audio models: sample rate, frames, size, cost, files and their addresses",
-        "recipes/quickstart.yaml\n  lbar experts",
-    ),
-    "convert": (
-        "convert published weights: yamnet.tflite, checkpoints of retrieval models, or M2D-CLAP's text encoder",
-        "yamnet.tflite --out data/weights/yamnet_layers.npz",
-    ),
-    "word_vectors": (
-        "write the input embeddings of a pre-trained transformer as word vectors",
-        "FOLDER_OF_all-MiniLM-L6-v2 --out data/weights/minilm_words.bin",
-    ),
-    "export": ("write a trained model as one folder for another machine", "runs/RUN --out my_model"),
-    "search": (
-        "print the clips of a folder that a trained model finds for queries",
-        'runs/RUN data/sounds "a dog barks" --top 10',
-    ),
-    "embeddings": (
-        "write a trained model's embeddings of clips and captions, for other programs",
-        "runs/RUN data/sounds --out sounds.npz",
-    ),
-    "serve": (
-        "search clips with a trained model on a page in the browser",
-        "runs/RUN\n  lbar serve my_model --audio data/blind/test",
-    ),
-}
-# Verbs that can be resumed after an interrupt: at least the frames that they computed are kept.
-_RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}
-_SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # one process only
-_SEVERAL = {"features", "train", "run", "study"}  # one or more processes of torchrun
-VERBS = {
-    name: Verb(what, f"lbar {name} {example}", f"verbs.{name}", name in _RESUME, name in _SEVERAL)
-    for name, (what, example) in _VERBS.items()
-}
+]
+Audio = Annotated[Path, typer.Argument(help="The clips: a folder with its subfolders, or a manifest (.jsonl).")]
+Changes = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as stages.finetune.batch_size=64; repeat."),
+]
+Runs = Annotated[Path, typer.Option(help="Folder of all runs.")]
+Out = Annotated[Path, typer.Option(help="The file or folder to write.")]
+Split = Annotated[str | None, typer.Option(help="For a manifest: use only the clips of this split.")]
+Stage = Annotated[str | None, typer.Option(help="For a run: a checkpoint of this stage; default: as it ranks.")]
+Checkpoint = Annotated[str | None, typer.Option(help="For a run: last, or the metric whose best is used.")]
+Device = Annotated[str | None, typer.Option(help="cuda, cuda:1 (the second GPU), mps or cpu; default: cuda, else cpu.")]
+Cache = Annotated[Path | None, typer.Option(help="Folder for stored embeddings; default: ~/.cache/lbar-kit.")]
+Unknown = Annotated[bool, typer.Option("--allow-unknown", help="Accept queries without any word that it knows.")]
+
+
+@app.callback()
+def log_of_all(
+    context: typer.Context,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print times and modules with the log.")] = False,
+) -> None:
+    for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    set_up_log(quiet, verbose)
+    if ranks()[1] > 1 and context.invoked_subcommand != "run":
+        raise KitError(f"{context.invoked_subcommand} needs exactly one process; run it without torchrun")
+
+
+@app.command()
+def run(
+    recipe: Recipe,
+    changes: Changes = [],
+    runs: Runs = Path("runs"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: a new one in --runs.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run's folder in --runs.")] = None,
+    until: Annotated[Literal["features", "training", "results"], typer.Option(help="Last step.")] = "results",
+    device: Device = None,
+    track: Annotated[
+        Literal["tensorboard", "wandb"] | None, typer.Option(help="Send the metrics of every epoch to a tracker.")
+    ] = None,
+) -> None:
+    """Run all steps of a recipe or a study.
+
+    The steps are data, features, training, ranking and submission files. What is finished is skipped, what was
+    interrupted goes on.
+    """
+    from system.compute.device import device_of
+    from system.compute.processes import is_first, processes
+    from system.experiments.run import compute_features, run_recipe
+    from system.experiments.study import run_and_write
+    from system.experiments.summary import report
+    from system.recipe.load import load_recipe
+    from system.training.tracking import require_tracker
+
+    require_tracker(track)
+    if out and name:
+        raise KitError("--out and --name both say where the run lies; leave one of them out")
+    chosen = device_of(device) if device else None
+    if recipe.name.endswith(".study.yaml"):
+        if out or name:
+            raise KitError("--out and --name are for one run; a study's runs lie in --runs")
+        run_and_write(recipe, changes, runs, chosen, track, until)
+        return
+    loaded = load_recipe(recipe, changes)
+    with processes(chosen):
+        if until == "features":
+            compute_features(loaded.recipe, chosen)
+            return
+        done = run_recipe(loaded, runs, out or (runs / name if name else None), chosen, track, until)
+        if is_first():
+            print(report(done) if until == "results" else f"trained: {done.folder}")
+
+
+@app.command()
+def check(
+    recipe: Recipe,
+    changes: Changes = [],
+    runs: Runs = Path("runs"),
+    step: Annotated[bool, typer.Option("--step", help="Measure a training step of each stage.")] = False,
+    device: Device = None,
+) -> None:
+    """Print all mistakes of a recipe or a study, what it needs, and what is missing."""
+    from system.check.report import print_check
+
+    if not print_check(recipe, changes, runs, step, device):
+        raise typer.Exit(1)
+
+
+@app.command()
+def download(
+    recipe: Annotated[Path, typer.Argument(help="A recipe (.yaml), or the hub name of a model.")],
+    changes: Changes = [],
+    show: Annotated[bool, typer.Option("--show", help="Print files and addresses only.")] = False,
+) -> None:
+    """Fetch and verify the published weight files that are missing on this machine."""
+    from system.check.download import download_files
+
+    download_files(recipe, changes, show)
+
+
+@app.command()
+def rank(
+    model: Model,
+    audio: Audio,
+    out: Annotated[
+        Path, typer.Option(help="A score matrix (.npy); with --top a ranked CSV, or pairs for a judge (.jsonl).")
+    ],
+    queries: Annotated[Path | None, typer.Argument(help="Captions (.csv, .txt); default: those of AUDIO.")] = None,
+    split: Split = None,
+    top: Annotated[int | None, typer.Option(min=1, metavar="K", help="Only each query's K best clips.")] = None,
+    allow_unknown: Unknown = False,
+    stage: Stage = None,
+    checkpoint: Checkpoint = None,
+    changes: Changes = [],
+    device: Device = None,
+    cache: Cache = None,
+) -> None:
+    """Score any clips for any queries with a trained model."""
+    from system.ranking.write import rank_files
+    from system.runs.rankers import open_ranker
+
+    rank_files(
+        lambda: open_ranker(model, stage, checkpoint, changes, device, cache),
+        audio, queries, split, out, top, allow_unknown,
+    )  # fmt: skip
+
+
+@app.command()
+def locate(
+    model: Model,
+    audio: Annotated[Path, typer.Argument(help="The recordings: a manifest (.jsonl).")],
+    moments: Annotated[Path, typer.Argument(help="The queries, each with its recording (.jsonl).")],
+    out: Annotated[Path, typer.Option(help="The windows (.jsonl), as the challenge's scorer of 2026 reads them.")],
+    split: Split = None,
+    also: Annotated[list[Path], typer.Option(metavar="MODEL", help="A further model, averaged; repeat.")] = [],
+    fit: Annotated[
+        str | None, typer.Option(metavar="SPLIT", help="Fit scores to windows of this split; for models of clips.")
+    ] = None,
+    by: Annotated[
+        Literal["overlap", "thresholds"] | None,
+        typer.Option(help="By the probability of an IoU of 0.7, or by frames; default: overlap, but PE-A-Frame's own."),
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Least probability of a frame, by thresholds.")] = None,
+    piece: Annotated[float, typer.Option(help="For models of clips: seconds of a piece.")] = 10,
+    hop: Annotated[float, typer.Option(help="For models of clips: seconds from a piece to the next.")] = 1,
+    round_to: Annotated[float | None, typer.Option(help="Round edges to multiples of these seconds; 0: not.")] = None,
+    heard: Annotated[float | None, typer.Option(help="Least probability that a query is heard; 0: any.")] = None,
+    mean_edges: Annotated[bool | None, typer.Option(help="Edges are means of those of similar windows.")] = None,
+    allow_unknown: Unknown = False,
+    stage: Stage = None,
+    checkpoint: Checkpoint = None,
+    changes: Changes = [],
+    device: Device = None,
+    cache: Cache = None,
+) -> None:
+    """Find the times of queries in long recordings."""
+    from system.ranking.locate import Sliding, locate_files
+    from system.runs.rankers import open_ranker
+
+    models = [model, *also]
+    locate_files(
+        models,
+        lambda one: open_ranker(one, stage, checkpoint, changes, device, cache, with_windows=fit is None),
+        audio, moments, split, fit, out, Sliding(piece, hop),
+        by=by, threshold=threshold, round_to=round_to, heard=heard, mean_edges=mean_edges, allow_unknown=allow_unknown,
+    )  # fmt: skip
+
+
+@app.command()
+def search(
+    model: Model,
+    audio: Audio,
+    queries: Annotated[list[str], typer.Argument(help='Sentences, such as "a dog barks".')],
+    split: Split = None,
+    top: Annotated[int, typer.Option(min=1, help="Clips to print for a query.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    stage: Stage = None,
+    checkpoint: Checkpoint = None,
+    changes: Changes = [],
+    device: Device = None,
+    cache: Cache = None,
+) -> None:
+    """Print the clips of a folder that a trained model finds for queries."""
+    from system.ranking.listing import list_clips
+    from system.runs.rankers import open_ranker
+    from system.serve.search import print_found
+
+    if not all(text.strip() for text in queries):
+        raise KitError("a query is empty; describe a sound, or leave it out")
+    listed = list_clips(audio, split)
+    ranker = open_ranker(model, stage, checkpoint, changes, device, cache, with_windows=True)
+    if not print_found(ranker, ranker.open(listed), queries, top, as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def serve(
+    model: Model,
+    audio: Annotated[Path | None, typer.Argument(help="The clips; default: those that the recipe ranks.")] = None,
+    split: Split = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; the default is this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses any free port.")] = 8020,
+    stage: Stage = None,
+    checkpoint: Checkpoint = None,
+    changes: Changes = [],
+    device: Device = None,
+    cache: Cache = None,
+) -> None:
+    """Search clips with a trained model on a page in the browser."""
+    from system.ranking.listing import list_clips
+    from system.runs.rankers import clips_to_rank, open_ranker
+    from system.serve.listening import bind_socket, serve_search
+
+    with bind_socket(host, port) as listening:  # a taken port is reported before anything is computed
+        listed = list_clips(audio, split) if audio else clips_to_rank(model, split)
+        ranker = open_ranker(model, stage, checkpoint, changes, device, cache, with_windows=True)
+        serve_search(ranker, ranker.open(listed), host, listening)
+
+
+@app.command()
+def embed(
+    model: Model,
+    audio: Audio,
+    out: Annotated[Path, typer.Option(help="The file to write (.npz).")],
+    raw: Annotated[bool, typer.Option("--raw", help="Unscaled vectors; default: unit length.")] = False,
+    split: Split = None,
+    stage: Stage = None,
+    checkpoint: Checkpoint = None,
+    changes: Changes = [],
+    device: Device = None,
+    cache: Cache = None,
+) -> None:
+    """Write a trained model's embeddings of clips and captions, for other programs."""
+    from system.ranking.listing import list_clips
+    from system.ranking.write import write_embeddings
+    from system.runs.rankers import open_ranker
+
+    listed = list_clips(audio, split)
+    write_embeddings(open_ranker(model, stage, checkpoint, changes, device, cache), listed, out, normalize=not raw)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option(help="New or empty folder of the exported model.")],
+    stage: Stage = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a trained model as one folder for another machine."""
+    from system.runs.export import export_run
+
+    export_run(run, stage, checkpoint, out)
+    print(f"exported: {out}")
+
+
+@app.command()
+def convert(
+    file: Annotated[
+        Path, typer.Argument(help="yamnet.tflite, a checkpoint (.ckpt), M2D-CLAP's .zip, or with --words a text model.")
+    ],
+    out: Annotated[Path, typer.Option(help="A file .npz of yamnet.tflite, .bin of word vectors, or else a folder.")],
+    recipe: Annotated[Path | None, typer.Option(help="Recipe of a checkpoint (.ckpt).")] = None,
+    text: Annotated[str | None, typer.Option(metavar="MODEL", help="M2D-CLAP's text model on the hub.")] = None,
+    words: Annotated[bool, typer.Option("--words", help="Write a text model's input embeddings of words.")] = False,
+    changes: Changes = [],
+) -> None:
+    """Convert published weights to the kit's formats."""
+    from system.runs.convert import convert_file
+
+    print(convert_file(file, out, recipe, text, words, changes))
+
+
+@app.command("runs")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Folder of all runs.")] = Path("runs"),
+    sort: Annotated[Literal["name", "validation", "test", "time"], typer.Option(help="Order; best first.")] = "name",
+) -> None:
+    """List all runs: state, epoch, best validation metric, test metric, hours, changed settings."""
+    from system.runs.overview import print_runs
+
+    print_runs(folder, sort)
+
+
+@recipes.callback(invoke_without_command=True)
+def list_recipes(context: typer.Context) -> None:
+    """List the shipped recipes; `new` copies one."""
+    from system.check.shipped import ideas
+
+    if context.invoked_subcommand is None:
+        found = ideas()
+        width = max(map(len, found))
+        print(*(f"{name:{width}}  {idea}" for name, idea in found.items()), sep="\n")
+
+
+@recipes.command("new")
+def new_recipe(
+    name: Annotated[str, typer.Argument(help="The new recipe's name.")],
+    source: Annotated[str, typer.Option("--from", help="The shipped recipe to copy.")] = "clotho",
+) -> None:
+    """Write NAME.yaml, a copy of a shipped recipe."""
+    from system.check.shipped import copy_recipe
+
+    print(copy_recipe(name, source))
+
+
+@app.command()
+def keys(path: Annotated[str, typer.Argument(help="Such as stages.optimizer; default: a recipe.")] = "") -> None:
+    """Print the settings at a path of a recipe, as their source defines and explains them."""
+    from system.recipe.keys import fields_of, settings_at
+
+    print(*map(fields_of, settings_at(path)), sep="\n\n")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `lbar VERB ...`, and return its exit status."""
-    for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    argv = sys.argv[1:] if argv is None else argv
-    if ranks()[1] > 1 and argv and argv[0] in _SINGLE:
-        print(f"{argv[0]} needs exactly one process; run it without torchrun", file=sys.stderr)
-        return 2
-    text = "Check, train and use retrieval systems; `lbar data` makes data sets, `lbar submit` the challenge's files."
-    return run_cli("system", text, VERBS, argv)
+    return run_app(app, "lbar", argv)
 
 
 def lbar() -> NoReturn:

@@ -19,7 +19,6 @@ from data_tools.errors import DataError, KitError, kit_errors
 from data_tools.manifest import Clip, Query, audio_clip
 from data_tools.names import is_audio_name
 from data_tools.waves import Waves, waves_of, write_waves
-from system.compute.device import device_of
 from system.ranking.base import Ranker
 from system.ranking.listing import Listed, list_clips
 from system.runs.rankers import open_ranker
@@ -180,4 +179,4 @@ def load_model(
     if not isinstance(folder, str | os.PathLike):
         raise KitError(f"{folder!r} is not a path; give the folder of a run or of an exported model")
     kept = Path(cache) if cache else None
-    return Retriever(open_ranker(Path(folder), stage, checkpoint, device=device_of(device), cache=kept))
+    return Retriever(open_ranker(Path(folder), stage, checkpoint, device=device, cache=kept))

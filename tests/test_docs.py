@@ -22,7 +22,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 def readmes(root: Path) -> list[Path]:
     folders = [root / top for top in (*ROOMS, "recipes", "tests")]
-    pages = [path for folder in folders for path in folder.rglob("*.md") if path.name != "KEYS.md"]
+    pages = [path for folder in folders for path in folder.rglob("*.md")]
     return [root / "README.md", *pages]
 
 
@@ -65,13 +65,15 @@ def test_each_number_of_three_decimals_appears_in_only_one_readme(root: Path) ->
 
 def parse(room: str, words: list[str]) -> None:
     """Raise an exception for a command that is not taken."""
-    if room == "submission":
-        group = typer.main.get_command(importlib.import_module("submission.__main__").app)
-        context = group.make_context("lbar submit", list(words))
-        _, verb, rest = group.resolve_command(context, list(words))
-        verb.make_context(words[0], rest, parent=context)
-    else:
+    if room == "data_tools":
         parser(room, words).parse_args(words)
+        return
+    verb = typer.main.get_command(importlib.import_module(f"{room}.__main__").app)
+    context, rest = None, list(words)
+    while hasattr(verb, "resolve_command") and (rest or context is None):
+        context = verb.make_context("lbar", rest, parent=context)
+        _, verb, rest = verb.resolve_command(context, rest)
+    verb.make_context(words[0], rest, parent=context)
 
 
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
@@ -87,9 +89,8 @@ def commands(root: Path) -> list[list[str]]:
         texts += [" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose(path)) if len(text.split()) > 4]
     for path in (root / "recipes").rglob("*.yaml"):
         texts += [line.removeprefix("#").strip() for line in path.read_text().splitlines()[:12]]
-    for room in ROOMS:
-        for verb in getattr(importlib.import_module(f"{room}.__main__"), "VERBS", {}).values():
-            texts += [line.strip() for line in verb.example.splitlines()]
+    for verb in importlib.import_module("data_tools.__main__").VERBS.values():
+        texts += [line.strip() for line in verb.example.splitlines()]
     return [shlex.split(text.removesuffix(" &"), comments=True) for text in texts if text.startswith("lbar ")]
 
 

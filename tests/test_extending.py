@@ -192,7 +192,7 @@ def test_all_examples_of_the_extension_guide_train_together(
         everything |= changed | {"losses": losses}
     path = write_recipe(world, tmp_path, everything)
     assert " trainable in total" in run(copy, "system", "check", path)
-    run(copy, "system", "train", path, "--out", tmp_path / "run")
+    run(copy, "system", "run", "--until=training", path, "--out", tmp_path / "run")
     (line,) = (json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines())
     assert math.isfinite(line["loss"]), line
 
@@ -213,7 +213,7 @@ def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, 
     inside = np.load(tmp_path / "run/scores/by_chance.npy")
     assert np.array_equal(inside, np.random.default_rng(3).random(inside.shape, np.float32))
     assert "by_chance" in run(copy, "submission", "report", tmp_path / "run", then=REPORTED.format(tmp_path / "run"))
-    asked = ("--audio", world, "--split", "evaluation", "--cache", tmp_path / "cache")
+    asked = (world, "--split", "evaluation", "--cache", tmp_path / "cache")
     run(copy, "system", "rank", tmp_path / "run", *asked, "--out", tmp_path / "outside.npy")
     assert np.array_equal(np.load(tmp_path / "outside.npy"), inside)
     expected = [f"{score:.4f}" for score in sorted(inside[0], reverse=True)[:3]]

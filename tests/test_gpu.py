@@ -74,8 +74,8 @@ def test_training_on_the_gpu_works_in_every_precision(
 
 def test_single_torchrun_process_trains_like_a_plain_one(world: Path, tmp_path: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    assert main(["train", str(recipe), "--out", str(tmp_path / "plain")]) == 0
-    done = together(1, [["train", recipe, "--out", tmp_path / "torchrun"]], tmp_path, "cuda")
+    assert main(["run", "--until=training", str(recipe), "--out", str(tmp_path / "plain")]) == 0
+    done = together(1, [["run", "--until=training", recipe, "--out", tmp_path / "torchrun"]], tmp_path, "cuda")
     assert done.returncode == 0, done.stderr
     losses = [[line["loss"] for line in lines(tmp_path / name)] for name in ("plain", "torchrun")]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -39,7 +39,7 @@ def small(tmp_path: Path) -> Path:
     world = tiny.make_world(tmp_path / "tones", {"development": 8, "validation": 4, "evaluation": 12})
     only = tiny.stage(epochs=2, steps_per_epoch=1, batch_size=4)
     path = tiny.write_recipe(tmp_path / "small.yaml", tiny.recipe(world, tmp_path, only=only))
-    assert main(["features", str(path)]) == 0
+    assert main(["run", "--until=features", str(path)]) == 0
     return path
 
 
@@ -80,10 +80,10 @@ def test_killed_features_verb_resumes_without_damaged_frames(
 
     def check(when: str) -> None:
         assert keys(work / name) == keys(banks / name)
-        assert main(["features", str(small), "--set", f"banks={work}"]) == 0, when
+        assert main(["run", "--until=features", str(small), "--set", f"banks={work}"]) == 0, when
         assert left(work) == [], when
 
-    command = ["system", "features", small, "--set", f"banks={work}"]
+    command = ["system", "run", "--until=features", small, "--set", f"banks={work}"]
     assert kills.everywhere(command, lambda: fresh(work), check, STRIDE) >= 30 // STRIDE
 
 
@@ -93,8 +93,8 @@ def test_rank_verb_run_again_after_a_kill_gives_the_same_result(
 ) -> None:
     """The same command then gives the same lists, and scores but for rounding, with the cache as the kill left it."""
     run = tmp_path / "run"
-    assert main(["train", str(small), "--out", str(run)]) == 0
-    rank = ["system", "rank", run, "--audio", tmp_path / "tones/evaluation", "--queries", tmp_path / "q.csv", *more]
+    assert main(["run", "--until=training", str(small), "--out", str(run)]) == 0
+    rank = ["system", "rank", run, tmp_path / "tones/evaluation", tmp_path / "q.csv", *more]
     (tmp_path / "q.csv").write_text("caption\na deep tone\na shrill hum\n")
     whole = tmp_path / "whole" / out
     uninterrupted = kills.run([*rank, "--cache", tmp_path / "cache", "--out", whole])

@@ -69,7 +69,7 @@ def limited(command: list[str], root: Path, bytes_per_file: int) -> subprocess.C
 def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path: Path, root: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content := tiny.recipe(manifest, tmp_path))
-    command = [sys.executable, "-m", "system", "features", str(recipe)]
+    command = [sys.executable, "-m", "system", "run", "--until=features", str(recipe)]
     done = limited(command, root, 60_000)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -89,7 +89,7 @@ def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path: Path,
 def test_full_disk_while_saving_a_checkpoint_loses_nothing(tmp_path: Path, root: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
-    assert system(["features", str(recipe)]) == 0
+    assert system(["run", "--until=features", str(recipe)]) == 0
     command = [sys.executable, "-m", "system", "run", str(recipe), "--out", str(tmp_path / "run")]
     done = limited(command, root, 50_000)
     assert done.returncode == 1
@@ -148,7 +148,6 @@ def test_recordings_with_yamnet_and_minilm_beat_chance(shared: Path, root: Path,
             [
                 "rank",
                 str(model),
-                "--audio",
                 str(tmp_path / "esc/manifest.jsonl"),
                 "--split",
                 "evaluation",

@@ -224,7 +224,7 @@ def _teacher(name: str, teacher: schema.Teacher, made_before: Collection[Path]) 
         yield Row(f"teacher {name}", teacher.folder)
         yield from _trained_model(f"teacher {name}", Path(teacher.folder), made_before)
     elif isinstance(teacher, schema.EmbeddingsTeacher) and not Path(teacher.file).is_file():
-        yield Problem(MISSING, f"teacher {name} {teacher.file}", "write this file with lbar embeddings")
+        yield Problem(MISSING, f"teacher {name} {teacher.file}", "write this file with lbar embed")
 
 
 def _trained_model(where: str, folder: Path, made_before: Collection[Path]) -> Iterator[Problem]:

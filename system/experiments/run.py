@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from system.recipe.data import Data
     from system.training.tracking import Tracker
 
+Until = Literal["training", "results"]
 log = logging.getLogger(__name__)
 
 
@@ -57,13 +58,14 @@ def run_recipe(
     out: Path | None = None,
     device: "Device | None" = None,
     track: "Tracker | None" = None,
+    until: Until = "results",
 ) -> Run:
     """Run the remaining steps of a recipe, from data to ranking; return the run.
 
     The last step writes the run's result.json. runs: Folder of all runs. out: Folder of this run. None: the folder in
     `runs` of an earlier run with the same settings, or else a new folder.
     device: Device of all computations; None for this machine's default. track: Tracker that receives the metrics of
-    every epoch.
+    every epoch. until: The last step.
     """
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _has_nothing_to_do(loaded, run)):
@@ -79,8 +81,21 @@ def run_recipe(
         with first_before_others():
             make_missing(loaded.recipe, again=is_first() and not run.provenance.exists())
             data = load_data(loaded.recipe, device=device)
-        _train_and_rank(loaded, run, data, began, device, track)
+        _train_and_rank(loaded, run, data, began, device, track, until)
     return run
+
+
+def compute_features(recipe: schema.Recipe, device: "Device | None" = None) -> None:
+    """Make the missing manifests and frames of a recipe, and print what there is."""
+    from system.recipe.data import load_data
+    from system.recipe.manifests import make_missing
+
+    with first_before_others():
+        make_missing(recipe)
+        features = load_data(recipe, device=device).features
+    if is_first():
+        print(*features.summary_lines(), sep="\n")
+        print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and skipped")
 
 
 def _has_nothing_to_do(loaded: Loaded, run: Run) -> bool:
@@ -187,6 +202,7 @@ def _train_and_rank(
     began: float,
     device: "Device | None",
     track: "Tracker | None",
+    until: Until,
 ) -> None:
     """Train all stages, rank all entries, and write a run's results. began: Start time."""
     from system.training.prepare import build_initial_model, prepare, training_relevance
@@ -202,7 +218,7 @@ def _train_and_rank(
     with first_before_others():
         relevance = training_relevance(recipe, data, run.figures / "relevance.svg")
     train(recipe, run, data, model, relevance, open_tracker(track if is_first() else None, run))
-    if not is_first():
+    if not is_first() or until == "training":
         return
     kept, kept_blind = _results_to_keep(recipe, run, blind)
     run.result.unlink(missing_ok=True)  # its scores are now replaced

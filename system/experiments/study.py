@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from data_tools.cli import about
+from data_tools.files import lock_of, remove_parts, write_text
 from data_tools.manifest import TEST_SPLITS
 from data_tools.settings import Name, Strict, fault_of
 from submission.runs.reading import read_result
 from submission.runs.record import EpochLine
-from system.compute.processes import on_first
-from system.experiments.run import run_recipe
+from system.compute.processes import is_first, on_first, processes
+from system.experiments.run import Until, compute_features, run_recipe
 from system.experiments.tables import (
     DEFAULT,
     OF_MOMENTS,
@@ -222,6 +223,38 @@ def _choosing_metric(ranked: RankEntry, validation: Sequence[Mapping[str, float]
     best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
     return next((metric for metric in metrics if any(metric in values for values in validation)), None)
+
+
+def run_and_write(
+    path: Path,
+    changes: list[str],
+    runs: Path,
+    device: "Device | None" = None,
+    track: "Tracker | None" = None,
+    until: Until | Literal["features"] = "results",
+) -> None:
+    """Run a study's unfinished runs; print its table and write it beside them (.md, .csv, .tex)."""
+    study, cells = load_study(path, changes, runs)
+    with processes(device):
+        for (cell, seed), loaded in cells.items() if until != "results" else ():
+            if until == "features":
+                compute_features(loaded.recipe, device)
+            else:
+                run_recipe(loaded, runs, run_folder(study, cell, seed, runs), device, track, until)
+        if until != "results":
+            return
+        table = run_study(study, cells, runs, device, track)
+        if not is_first():
+            return
+    text = table.markdown()
+    if study.published:
+        text += f"\nFigures of the paper: {study.published.source}\n"
+    folder = runs / study.name
+    with lock_of(folder / ".table"):
+        remove_parts(folder)
+        for suffix, content in (("md", text), ("tex", table.latex()), ("csv", table.csv())):
+            write_text(folder / f"table.{suffix}", content)
+    print(text, end="")
 
 
 def run_study(

@@ -1,6 +1,6 @@
 """Cache of clip embeddings.
 
-The verbs rank, search, serve and embeddings share it. Its files:
+The verbs rank, search, serve and embed share it. Its files:
 
 <cache>/embeddings-<model>/     a bank of the clips' embeddings by that model, one per content key
         banks/                  frames of exported models, if the current folder has no `banks`

@@ -7,20 +7,22 @@ A model of moments scores frames. A model that compares frames with words scores
 whole clips scores pieces of the recording, which a sliding window cuts out.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 
+from data_tools.cli import counted
 from data_tools.errors import KitError
+from data_tools.files import require_other
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
 from data_tools.moments import Moment, by_name, inside_recordings, read_moments, write_moments
-from submission.editions import Edition, get_moments_edition
+from submission.editions import Edition, format_metric, get_moments_edition
 from submission.formats.moments import Moments, read_moment_truth, windows_by_query, write_scored_moments
-from submission.metrics.summary import Summary, summarise_moments
+from submission.metrics.summary import Summary, format_interval, summarise_moments
 from system.features.extract import Features
 from system.features.pieces import pieces_of
 from system.models.embeddings import Embedded, Embeddings, Ragged
@@ -111,6 +113,37 @@ def read_for_fit(manifest: Path, path: Path, split: str, queries: MomentQueries)
     return read_moment_queries(manifest, path, split)
 
 
+def locate_files(
+    models: Sequence[Path],
+    open_model: Callable[[Path], Ranker],
+    audio: Path,
+    moments: Path,
+    split: str | None,
+    fit: str | None,
+    out: Path,
+    sliding: Sliding,
+    **options: Any,
+) -> None:
+    """Find the windows of a file of moments, write them, and print their metrics; see `locate`."""
+    if out.suffix != ".jsonl":
+        raise KitError(f"--out {out}: windows are written as JSON lines; give a name that ends in .jsonl")
+    for path in (out, truth_file(out)):
+        require_other(path, [moments, audio])
+    if not (0 < sliding.seconds < 3600 and 0 < sliding.hop < 3600):
+        raise KitError("--piece and --hop must be above 0 and below 3600 seconds")
+    if len({model.resolve() for model in models}) < len(models):
+        raise KitError("a model is named twice; name each model once")
+    queries = read_moment_queries(audio, moments, split)
+    known = None if fit is None else read_for_fit(audio, moments, fit, queries)
+    located = locate([open_model(one) for one in models], queries, known, sliding, **options)
+    summary = write_windows(out, queries, located, get_moments_edition())
+    if summary is not None:
+        for name, value in summary.values.items():
+            print(f"  {name:9} {format_metric(name, value)}  (95 % {format_interval(summary.bootstraps[name], name)})")
+    size = f"{counted(len(queries.moments), 'query', ',')} in {counted(len(queries.recordings), 'recording', ',')}"
+    print(f"wrote {out}: {size}; next: lbar submit write {out} --out FILE.jsonl")
+
+
 def locate(
     rankers: Sequence[Ranker],
     queries: MomentQueries,
@@ -148,12 +181,15 @@ def locate(
     Raises: KitError for rankers without a trained model, models that need `fit` but do not get it, options that do not
         fit together, and recordings that cannot be read. Unreadable recordings of `fit` are left out with a warning.
     """
+    for name, value, limit in (("threshold", threshold, 1), ("heard", heard, 1), ("round-to", round_to, 3600)):
+        if value is not None and not 0 <= value < limit:
+            raise KitError(f"--{name} {value:g}: must be from 0, below {limit}")
     if threshold is not None and by not in (None, "thresholds"):
         raise KitError(f"--threshold only works with --by thresholds, not with --by {by}; leave one of them out")
     by = "thresholds" if threshold is not None else by
     if len(rankers) > 1 and by not in (None, "overlap"):
         raise KitError(
-            f"--by {by} only works with one MODEL, since several models are combined by overlap; leave out --by"
+            f"--by {by} only works without --also, since several models are combined by overlap; leave out --by"
         )
     if fit is not None:
         fit = MomentQueries(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)

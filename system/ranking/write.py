@@ -3,7 +3,7 @@
 Write a ranker's scores of any clips and queries, or the best clips of every query, block by block.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,16 +11,71 @@ import numpy as np
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.manifest import Query
+from data_tools.files import replacing, require_other
+from data_tools.manifest import Query, caption_queries, read_queries
 from submission.editions import CUSTOM, get_edition
 from submission.formats.csv_files import write_best
 from submission.formats.pairs import Pair, write_pairs
 from submission.formats.score_matrix import write_blocks
 from submission.ordering import require_finite
 from system.ranking.base import Pool, Ranker, matrix_labels
-from system.ranking.listing import Listed
+from system.ranking.listing import Listed, list_clips
 
 # Q queries, C clips
+
+
+def rank_files(
+    open_model: Callable[[], Ranker],
+    audio: Path,
+    queries: Path | None,
+    split: str | None,
+    out: Path,
+    top: int | None = None,
+    allow_unknown: bool = False,
+) -> None:
+    """Rank the clips of a folder or a manifest for a file of queries, and print what was written.
+
+    Args:
+        open_model: Opens the ranker, after the files have been read.
+        queries: Captions (.csv, .txt); None: the captions of the clips.
+    """
+    if top is None and out.suffix != ".npy":
+        hint = "; for ranked lists (.csv) add --top K" if out.suffix == ".csv" else ""
+        raise KitError(f"--out {out}: the name of a score matrix must end in .npy{hint}")
+    if top is not None and out.suffix not in (".csv", ".jsonl"):
+        raise KitError(f"--out {out}: with --top, it must end in .csv for ranked lists, or .jsonl for a judge's pairs")
+    require_other(out, [path for path in (queries, audio) if path])
+    listed = list_clips(audio, split)
+    asked = caption_queries(listed.clips) if queries is None else read_queries(queries)
+    if not asked:
+        raise KitError(f"{audio} has no captions as queries; name a file of queries after it")
+    ranked = write_ranking(open_model(), listed, asked, out, top, allow_unknown)
+    best = "" if top is None else f"{counted(top, 'best clip')}, of "
+    print(f"wrote {out}: {counted(len(asked), 'query')} x {best}{counted(ranked, 'clip')}")
+
+
+def write_embeddings(ranker: Ranker, listed: Listed, out: Path, normalize: bool = True) -> None:
+    """Write embeddings of clips and of their captions (.npz): kind, id, text and embedding (N, D) of each.
+
+    Args:
+        normalize: Scale vectors to length 1, so that their products are cosine scores.
+    """
+    if out.suffix != ".npz":
+        raise KitError(f"--out {out}: must end in .npz")
+    pool = ranker.open(listed)
+    clips, captions = pool.clips, caption_queries(pool.clips)
+    sounds = ranker.clip_vectors(pool, normalize)
+    texts = ranker.text_vectors([caption.text for caption in captions], normalize) if captions else sounds[:0]
+    with replacing(out) as part, part.open("wb") as file:
+        np.savez(
+            file,
+            kind=["clip"] * len(clips) + ["caption"] * len(captions),
+            id=[clip.id for clip in clips] + [caption.id for caption in captions],
+            text=[clip.path for clip in clips] + [caption.text for caption in captions],
+            embedding=np.concatenate([sounds, texts]),
+        )
+    sizes = f"{counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}"
+    print(f"wrote {out}: {sizes}, {counted(sounds.shape[1], 'value')} per embedding")
 
 
 def write_ranking(

@@ -33,7 +33,7 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
             yield from _check_has_moments(("rank", name, "fit"), ranked.fit, recipe)
         yield from _check_decoding(("rank", name, "decoding"), ranked.windows, ranked.decoding)
         if not recipe.model.score.finds_moments:
-            hint = "with this model, find moments with lbar rank RUN --windows"
+            hint = "with this model, find moments with lbar locate"
             yield (
                 ("rank", name),
                 f"moments need score moments or boundary_moments, not {recipe.model.score.kind}; {hint}",

@@ -84,7 +84,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     path = Path(path)
     source, document = read_document(path, "recipe")
     if isinstance(document.value, dict) and "cells" in document.value:
-        raise RecipeError([f"{path} is a study; run it with: lbar study {path}"])
+        raise RecipeError([f"{path} is a study; run it with: lbar run {path}"])
     mistakes = list(_apply_changes(document, changes or []))
     found = list(_null_characters(document.value))
     _leave_out_nulls(document.value)

@@ -90,7 +90,7 @@ class ModelTeacher(Strict):
 
 class EmbeddingsTeacher(Strict):
     """Teacher given by a file with its embeddings of all clips and captions for training, validation and ranking. The
-    file has the format of `lbar embeddings`, with three arrays: `kind` (clip or caption), `id`, and
+    file has the format of `lbar embed`, with three arrays: `kind` (clip or caption), `id`, and
     `embedding`. The id of a caption is the clip's id, #, and the caption's number from 1. The clips that such a teacher
     was trained on are unknown.
     """

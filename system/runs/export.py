@@ -12,15 +12,32 @@ README.md                a model card
 """
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
+import torch
+
 from data_tools.errors import KitError
 from data_tools.files import checksum, replacing_folder, write_json, write_text
+from system.ranking.hub_corrected import RankHubCorrected
 from system.recipe.load import text_of
 from system.runs.checkpoints import as_os_errors, save_weights
 from system.runs.folder import TRAINED_ON
-from system.runs.open import Trained
+from system.runs.open import Trained, open_trained, with_fit
+
+log = logging.getLogger(__name__)
+
+
+def export_run(run: Path, stage: str | None, checkpoint: str | None, out: Path) -> None:
+    """Write the model of a run to a new folder."""
+    trained = open_trained(run, stage, checkpoint, device=torch.device("cpu"))
+    export_model(with_fit(trained), out)
+    if corrected := [name for name, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
+        log.warning(
+            "the exported model lacks the hub correction of %s, which needs captions of the recipe; it works with %s",
+            ", ".join(corrected), run,
+        )  # fmt: skip
 
 
 def export_model(trained: Trained, out: Path) -> None:
@@ -70,7 +87,7 @@ def _model_card(trained: Trained, out: Path) -> str:
         f"# {recipe.name}\n\n"
         f"Language-based audio retrieval model, {parameters:,} parameters including its text encoder.\n\n"
         f"{origin}\nIts audio experts, not in this folder:\n\n{inputs}\n\n"
-        f"    lbar rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
+        f"    lbar rank {out.name} FOLDER QUERIES --out SCORES.npy\n"
         f"{elsewhere if weights else ''}{_text_encoder_card(trained)}"
     )
 

@@ -1,12 +1,14 @@
 """Short summaries of runs, finished or not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from data_tools.errors import DataError
-from data_tools.files import is_locked, read_json
+from data_tools.files import is_locked, read_json, require_folder
+from submission.editions import format_metric
 from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
 
@@ -113,3 +115,41 @@ def _best_epoch(epochs: list[EpochLine]) -> Figure | None:
             where = f"{best.stage} epoch {best.epoch}"
             return Figure(metric=metric, value=best.validation[metric], where=where)
     return None
+
+
+def print_runs(folder: Path, sort: str = "name") -> None:
+    """Print a table of all runs."""
+    require_folder(folder, "name the folder that contains all runs")
+    runs = sorted(overviews(folder), key=SORTED_BY[sort])
+    if not runs:
+        print(f"{folder}: no run yet; make a run with lbar run RECIPE")
+        return
+    header = ("run", "state", "trained", "validation", "test", "training hours", "changes")
+    rows = [header, *(_row(entry, folder) for entry in runs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    print(*("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), sep="\n")
+
+
+def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
+    """Return the texts of a run in the table of runs; its name is its path below `runs`."""
+    return (
+        Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),
+        entry.state,
+        f"{entry.stage} {entry.epoch}" if entry.stage else "-",
+        _format_figure(entry.validation),
+        _format_figure(entry.test),
+        "-" if entry.seconds is None else f"{entry.seconds / 3600:.2f}",
+        entry.problem or " ".join(entry.changes) or "-",
+    )
+
+
+def _format_figure(figure: Figure | None) -> str:
+    return "-" if figure is None else f"{figure.metric} {format_metric(figure.metric, figure.value)}"
+
+
+SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {
+    "name": lambda run: run.run,
+    "validation": lambda run: -run.validation.value if run.validation else 0.0,
+    "test": lambda run: -run.test.value if run.test else 0.0,
+    "time": lambda run: -(run.seconds or 0.0),
+}

@@ -77,7 +77,7 @@ def teacher_checksums(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
         if isinstance(teacher, schema.StageTeacher):
             continue
         if isinstance(teacher, schema.EmbeddingsTeacher):
-            require_file(Path(teacher.file), f"teacher {name}: write the file with lbar embeddings")
+            require_file(Path(teacher.file), f"teacher {name}: write the file with lbar embed")
             checksums[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
             continue
         checksums[name] = _weight_checksums(Path(teacher.folder), f"teacher {name}")

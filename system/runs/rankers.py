@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.formats.score_matrix import read_scores
 from system.batches.loader import Taught
+from system.compute.device import device_of
 from system.models.scores import MomentScore
 from system.ranking.base import RankEntry, Ranker
 from system.ranking.cache import CachedEmbeddings, FileEmbeddings, cache_folder, frame_banks_folder
@@ -32,7 +31,7 @@ def open_ranker(
     stage: str | None = None,
     checkpoint: str | None = None,
     changes: list[str] | None = None,
-    device: torch.device | None = None,
+    device: str | None = None,
     cache: Path | None = None,
     with_windows: bool = False,
 ) -> Ranker:
@@ -45,20 +44,20 @@ def open_ranker(
         stage, checkpoint: Stage and checkpoint of a run; None: as in that rank entry.
         changes: Changed settings, such as "model.audio.experts.NAME.weights=FILE". Only paths may change in a trained
             model.
-        device: Device of the model; None for this machine's default device.
+        device: cuda, cuda:1, mps or cpu; None for this machine's default device.
         cache: Folder of cached embeddings of clips; None: the folder lbar-kit in the user's cache directory.
         with_windows: Whether to find windows in recordings too, if the model has a score of moments.
     Raises: The errors of open_trained; for a model of the Hugging Face hub or a recipe, those of open_untrained.
     """
-    cache = cache_folder(cache)
+    cache, chosen = cache_folder(cache), device_of(device) if device else None
     if is_untrained(folder):
         if stage or checkpoint:
             raise KitError(f"{folder} is a published model without stages; leave out --stage and --checkpoint")
-        return ranker_of(open_untrained(folder, changes, device, frame_banks_folder(cache)), cache, with_windows)
+        return ranker_of(open_untrained(folder, changes, chosen, frame_banks_folder(cache)), cache, with_windows)
 
     def open_model_ranker(stage: str | None, checkpoint: str | None) -> ModelRanker:
         """Return the ranker of the model at a stage's checkpoint."""
-        trained = open_trained(folder, stage, checkpoint, changes, device, frame_banks_folder(cache))
+        trained = open_trained(folder, stage, checkpoint, changes, chosen, frame_banks_folder(cache))
         return ranker_of(trained, cache, with_windows)
 
     run = Run(folder)

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
+from system.ranking.base import Pool, Ranker
 from system.serve.search import Search
 
 PATIENCE = 2  # seconds that the server waits for unfinished answers when it stops
@@ -63,6 +64,12 @@ def page_facts(search: Search) -> dict[str, object]:
         "examples": search.examples(EXAMPLES),
         **search.ranker.meanings,
     }
+
+
+def serve_search(ranker: Ranker, pool: Pool, host: str, listening: socket.socket) -> None:
+    """Serve the page for a pool of clips until the process is stopped."""
+    search = Search(ranker, pool)
+    asyncio.run(serve(search, page_facts(search), host, listening))
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:

@@ -3,10 +3,12 @@
 Find the best clips of a pool for queries. The web page and the verb `search` use it.
 """
 
+import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data_tools.manifest import Clip, Query
 from submission.ordering import require_finite
@@ -14,6 +16,9 @@ from system.ranking.base import Hit, Pool, Ranker
 
 TRIAL = "a sound"  # a query
 MAX_EXAMPLE = 90  # characters of an example query
+SHOWN_WINDOWS = 3  # of a hit
+
+log = logging.getLogger(__name__)
 
 
 class SearchQuery(NamedTuple):
@@ -77,6 +82,19 @@ class Search:
             return hits
         return [hit._replace(located=one) for hit, one in zip(hits, located, strict=True)]
 
+    def rows(self, hits: Sequence[Hit]) -> list[dict[str, Any]]:
+        """Return found clips as path, score and the best windows in seconds, or None."""
+        return [
+            {
+                "path": self.clips[hit.row].path,
+                "score": round(hit.score, 6),
+                "windows": hit.located and [
+                    (round(one.start, 3), round(one.end, 3)) for one in hit.located.windows[:SHOWN_WINDOWS]
+                ],
+            }
+            for hit in hits
+        ]  # fmt: skip
+
     def examples(self, count: int) -> list[str]:
         """Return up to `count` example queries: captions of clips that are spread evenly over the pool."""
         captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
@@ -84,6 +102,28 @@ class Search:
         unreadable = set(self.ranker.without_known_words(spread))
         known = [text for text in spread if text not in unreadable]
         return known[:: max(1, len(known) // count)][:count]
+
+
+def print_found(ranker: Ranker, pool: Pool, texts: Sequence[str], top: int, as_json: bool = False) -> bool:
+    """Print the best clips of each query, with times; return whether the model knows a word of every query."""
+    search = Search(ranker, pool)
+    found: list[dict[str, Any]] = [
+        {"query": text, "unknown": answer.unknown, "clips": None if answer.hits is None else search.rows(answer.hits)}
+        for text, answer in zip(texts, search.answer([SearchQuery(text, top) for text in texts]), strict=True)
+    ]
+    if as_json:
+        print(json.dumps({"clips": len(search.clips), "skipped": dict(pool.skipped), "queries": found}))
+    for one in found if not as_json else ():
+        print(one["query"])
+        if one["clips"] and one["unknown"]:
+            print(f"      words that the model does not know: {', '.join(one['unknown'])}")
+        for rank, clip in enumerate(one["clips"] or (), 1):
+            times = ", ".join(f"{start:.2f} to {end:.2f} s" for start, end in clip["windows"] or ())
+            print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}  {times}".rstrip())
+    unread = [one["query"] for one in found if one["clips"] is None]
+    for text in unread:
+        log.error("error: the model knows no word of %r; reword it", text[:60])
+    return not unread
 
 
 def _make_query(text: str) -> Query:

@@ -4,8 +4,10 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Literal
 
+from data_tools.errors import KitError
 from submission.runs.record import EpochLine
 from system.runs.folder import Run
 
@@ -13,6 +15,12 @@ Track = Callable[[Sequence[EpochLine]], None]  # gets all lines so far
 Tracker = Literal["tensorboard", "wandb"]
 
 log = logging.getLogger(__name__)
+
+
+def require_tracker(name: str | None) -> None:
+    """Raise KitError for a tracker whose package is not installed."""
+    if name and find_spec(name) is None:
+        raise KitError(f"the package {name} of --track is not installed; pip install {name}")
 
 
 def track_nowhere(lines: Sequence[EpochLine]) -> None:

@@ -49,10 +49,6 @@ Validate = Callable[[RetrievalModel], tuple[dict[str, float], dict[str, float]]]
 Start = schema.FromScratch | schema.FromStage | schema.FromModel
 
 
-class Interrupted(KeyboardInterrupt):
-    """Raised after Ctrl-C or SIGTERM, once the state is saved."""
-
-
 def train(
     recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, track: Track
 ) -> None:
@@ -152,7 +148,8 @@ def train_stage(
             if ends_epoch:
                 track([*earlier, *at.lines])
             if asked():
-                raise Interrupted(f"stopped at step {at.step} of stage {name}; run the same command again to resume")
+                log.warning("stopped at step %d of stage %s", at.step, name)
+                raise KeyboardInterrupt
     for parameter in trained:  # a stage may end while `frozen_start` freezes some
         parameter.requires_grad_()
     if at.step < total:

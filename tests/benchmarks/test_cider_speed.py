@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from corpora import read_corpus
 
 pytestmark = pytest.mark.benchmark
 
@@ -18,12 +19,13 @@ _ALL_PAIRS = """
 import json, resource, sys, time
 from pathlib import Path
 from system.losses.cider import Corpus
-from system.verbs.relevance import read_corpus
+sys.path.insert(0, "tests/helpers")
+from corpora import read_corpus
 began = time.perf_counter()
 import system.losses.kernel
 Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80])
 ready = time.perf_counter()
-clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path), None)]
+clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path))]
 read = time.perf_counter()
 corpus = Corpus(clips, "caption", "regex")
 counted = time.perf_counter()
@@ -77,10 +79,9 @@ def rate(captions: list[list[str]], rows: int) -> float:
 
 def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root: Path, shared: Path, tmp_path: Path) -> None:
     from system.losses.cider import regex_tokens
-    from system.verbs.relevance import read_corpus
 
     clotho = [shared / f"data/clotho/clotho_captions_{split}.csv" for split in ("development", "validation")]
-    captions = [regex_tokens(caption) for path in clotho for clip in read_corpus(path, None) for caption in clip]
+    captions = [regex_tokens(caption) for path in clotho for clip in read_corpus(path) for caption in clip]
     official = official_rate(captions, 10_000)
     print(f"\npycocoevalcap: {official:,.0f} pairs/s")
     found = rate(captions, 4096)
@@ -98,9 +99,8 @@ def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root: Path, sh
 
 def test_speed_of_cider_in_training_batches_is_measured(shared: Path, tmp_path: Path) -> None:
     from system.losses.cider import Cider, PercentileFactor, Relevance
-    from system.verbs.relevance import read_corpus
 
-    clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv", None)
+    clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv")
     points = [PercentileFactor(percentile=80.0, factor=1.0), PercentileFactor(percentile=99.0, factor=0.4)]
     settings = Cider(
         kind="cider",

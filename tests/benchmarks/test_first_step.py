@@ -48,7 +48,7 @@ print(json.dumps({"files": len({name for name, _ in functions}), "functions": le
 @pytest.mark.slow
 def test_few_python_files_are_loaded_before_the_first_training_step(root: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(root)}
-    features = [sys.executable, "-m", "system", "features", str(root / "recipes/quickstart.yaml")]
+    features = [sys.executable, "-m", "system", "run", "--until=features", str(root / "recipes/quickstart.yaml")]
     subprocess.run(features, cwd=tmp_path, env=environment, check=True, capture_output=True)
     command = [sys.executable, "-c", COUNTING, str(root)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)

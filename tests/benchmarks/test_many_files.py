@@ -74,7 +74,7 @@ def test_start_time_of_verbs_check_and_train_with_many_audio_files_is_measured(t
         folder.mkdir()
         recipe = make_files(folder, count)
         for state in ("cold", "warm"):
-            for verb, more in (("check", []), ("train", ["--out", folder / f"run-{state}"])):
+            for verb, more in (("check", []), ("run", ["--until=training", "--out", folder / f"run-{state}"])):
                 name = f"{verb}, {state}"
                 taken, size = measured(verb, recipe, *more)
                 seconds.setdefault(name, {})[folder.name] = taken

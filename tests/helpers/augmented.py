@@ -63,6 +63,6 @@ def killed_and_resumed(path: Path, out: Path, at_step: int, monkeypatch: pytest.
 
     with monkeypatch.context() as patched:
         patched.setattr(train, "add_gradients", broken_off)
-        assert main(["train", str(path), "--out", str(out)]) == 130
+        assert main(["run", "--until=training", str(path), "--out", str(out)]) == 130
     assert len(calls) == at_step
-    assert main(["train", str(path), "--out", str(out)]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(out)]) == 0

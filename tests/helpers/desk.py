@@ -175,7 +175,7 @@ def refusal(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
     output, errors = capsys.readouterr()
     assert status in (1, 2)
     assert "Traceback" not in errors
-    found = [text for text in errors.splitlines() if "error: " in text]
+    found = [text for text in errors.splitlines() if "error: " in text.lower()]
     assert len(found) == 1, errors
     assert len(found[0]) < 500, "a sentence can be read at a glance"
     return found[0] if "listed above" not in found[0] else output

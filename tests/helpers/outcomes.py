@@ -100,5 +100,5 @@ def ranked_evaluation(model: Path, world: Path, out: Path, banks: Path | None = 
     rounding of float16.
     """
     more = ["--set", f"banks={banks}"] if banks else []
-    assert main(["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(out), *more]) == 0
+    assert main(["rank", str(model), str(world), "--split", "evaluation", "--out", str(out), *more]) == 0
     return read_scores(out).values

@@ -66,7 +66,16 @@ def started(
     recipe: Path, run: Path, processes: int, restarts: int = 0, modules: Path | None = None
 ) -> "subprocess.Popen[str]":
     """torchrun with `train`. modules: a folder whose sitecustomize.py every process runs first."""
-    command = [*TORCHRUN[:-1], str(restarts), "--nproc-per-node", str(processes), "-m", "system", "train"]
+    command = [
+        *TORCHRUN[:-1],
+        str(restarts),
+        "--nproc-per-node",
+        str(processes),
+        "-m",
+        "system",
+        "run",
+        "--until=training",
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(modules)} if modules else {})
     return subprocess.Popen(
         [*command, str(recipe), "--out", str(run), "--device", "cpu"],

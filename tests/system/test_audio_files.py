@@ -56,7 +56,7 @@ def recipe(manifest: Path, folder: Path, **changes: Any) -> Path:
 
 def trained(path: Path, out: Path) -> dict[str, np.ndarray]:
     """Train a recipe. Returns: The weights after its last epoch."""
-    assert main(["train", str(path), "--out", str(out)]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(out)]) == 0
     return load_file(out / "only/e0002.safetensors")
 
 
@@ -98,7 +98,7 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
     queries = tmp_path / "queries.csv"
     queries.write_text("caption\na low tone\n")
     audio = Path(read_manifest(mp3s)[-1].path).parent
-    ranked = ["rank", run, "--audio", audio, "--queries", queries, "--out", tmp_path / "scores.npy"]
+    ranked = ["rank", run, audio, queries, "--out", tmp_path / "scores.npy"]
     assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
     assert np.load(tmp_path / "scores.npy").shape == (1, 12)
     assert not list(tmp_path.rglob("waveform-*"))
@@ -116,12 +116,12 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     path = recipe(mp3s, tmp_path / "files")
     damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
     damage(damaged)
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 1
     assert re.search(
         rf"error: {re.escape(str(damaged))}: .*; start a new run, which skips this file", capsys.readouterr().err
     )
     caplog.clear()
-    assert main(["train", str(path), "--out", str(tmp_path / "next")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "next")]) == 0
     assert "skipped 1 clip that cannot be used" in caplog.text
 
 
@@ -202,7 +202,7 @@ def test_damaged_audio_files_are_skipped_when_a_folder_is_ranked(
     damage(next(path for path in paths if path.suffix == ".flac"))
     queries = tmp_path / "queries.csv"
     queries.write_text("caption\na low tone\n")
-    ranked = ["rank", tmp_path / "run", "--audio", paths[0].parent, "--queries", queries, "--out", tmp_path / "s.npy"]
+    ranked = ["rank", tmp_path / "run", paths[0].parent, queries, "--out", tmp_path / "s.npy"]
     assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
     assert np.load(tmp_path / "s.npy").shape == (1, 11)
     assert "skipped 1 clip that cannot be used" in caplog.text

@@ -175,7 +175,7 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alternatives")
     file = augmented.alternatives(world, folder / "alternatives.csv")
     path = augmented.recipe(world, folder, {"captions": {"file": str(file), "probability": 0.5}})
-    assert main(["train", str(path), "--out", str(folder / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(folder / "run")]) == 0
     return folder
 
 
@@ -189,7 +189,10 @@ def test_killed_and_resumed_augmented_run_matches_uninterrupted_run(
 
 
 def test_caption_augmentation_changes_the_training_metrics(trained: Path, world: Path, tmp_path: Path) -> None:
-    assert main(["train", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(["run", "--until=training", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")])
+        == 0
+    )
     assert lines(tmp_path / "run") != lines(trained / "run")
 
 
@@ -203,7 +206,7 @@ def test_frozen_text_encoder_embeds_alternatives_before_training(
 ) -> None:
     seen: list[str] = []
     monkeypatch.setattr("system.models.text.encoder.TextEncoder.prepare", lambda _, texts: seen.extend(texts))
-    assert main(["train", str(trained / "augmented.yaml"), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(trained / "augmented.yaml"), "--out", str(tmp_path / "run")]) == 0
     assert set(augmented.column(trained / "alternatives.csv", "alternative")) < set(seen)
 
 
@@ -212,10 +215,10 @@ def test_resuming_with_a_changed_alternatives_file_is_refused(
 ) -> None:
     file = augmented.alternatives(world, tmp_path / "alternatives.csv")
     path = augmented.recipe(world, tmp_path, {"captions": {"file": str(file), "probability": 0.5}})
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     (tmp_path / "run/only/done.json").unlink()
     file.write_text(file.read_text().replace("apparently", "perhaps"))
-    said = refused(capsys, "train", path, "--out", tmp_path / "run")
+    said = refused(capsys, "run", "--until=training", path, "--out", tmp_path / "run")
     assert f"augment.{file} changed since this run began; start a new run" in said
     noted = json.loads((trained / "run/provenance.json").read_text())
     assert list(noted["augment"]) == [str(trained / "alternatives.csv")]

@@ -153,7 +153,7 @@ def test_teacher_with_another_vocabulary_stores_caption_embeddings_in_another_ba
 def test_stages_with_equal_settings_draw_different_batches(world: Path, tmp_path: Path) -> None:
     alike = tiny.stage(epochs=1, steps_per_epoch=2)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, a=alike, b=alike))
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     first, second = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
     assert (first["stage"], second["stage"]) == ("a", "b")
     assert first["loss"] != second["loss"]

@@ -71,14 +71,14 @@ def test_plan_and_run_count_the_same_weights_of_a_boundary_model(run: Path, tmp_
 def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_export(
     run: Path, moments_manifest: Path, tmp_path: Path
 ) -> None:
-    asked = ["--audio", str(moments_manifest), "--moments", str(moments_manifest.parent / "moments.jsonl")]
-    asked += ["--split", "evaluation", "--windows", "--cache", str(tmp_path / "cache")]
+    asked = [str(moments_manifest), str(moments_manifest.parent / "moments.jsonl")]
+    asked += ["--split", "evaluation", "--cache", str(tmp_path / "cache")]
     expected = (run / "scores" / "heard.windows.jsonl").read_bytes()
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     for model in (run, tmp_path / "exported"):
-        assert main(["rank", str(model), *asked, "--out", str(tmp_path / "w.jsonl")]) == 0
+        assert main(["locate", str(model), *asked, "--out", str(tmp_path / "w.jsonl")]) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == expected
-    assert main(["rank", str(run), *asked, "--heard", "0", "--out", str(tmp_path / "plain.jsonl")]) == 0
+    assert main(["locate", str(run), *asked, "--heard", "0", "--out", str(tmp_path / "plain.jsonl")]) == 0
     assert (tmp_path / "plain.jsonl").read_bytes() != expected
 
 

@@ -139,7 +139,10 @@ def test_training_loss_changes_if_clips_are_mixed_and_if_clips_are_cropped_at_ra
     """Without them the losses are other ones."""
     losses = []
     for change in ("stages.only.augment=null", "model.audio.max_seconds=30"):
-        assert main(["train", str(recipes["mixed"]), "--out", str(tmp_path / change), "--set", change]) == 0
+        assert (
+            main(["run", "--until=training", str(recipes["mixed"]), "--out", str(tmp_path / change), "--set", change])
+            == 0
+        )
         losses.append(json.loads((tmp_path / change / "metrics.jsonl").read_text().splitlines()[0])["loss"])
     expected = json.loads((one / "mixed" / "metrics.jsonl").read_text().splitlines()[0])["loss"]
     assert all(abs(loss / expected - 1) > 1e-4 for loss in losses)

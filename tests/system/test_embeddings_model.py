@@ -119,7 +119,7 @@ def test_run_of_given_embeddings_ranks_the_same_from_another_folder(
     assert main(["run", str(recipe(Path())), "--out", "run"]) == 0
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
-    names = ["--audio", "../m.jsonl", "--split", "evaluation", "--out", "r.npy"]
+    names = ["../m.jsonl", "--split", "evaluation", "--out", "r.npy"]
     assert main(["rank", "../run", *names]) == 0
     first, again = (read_scores(Path(name)).values for name in ("../run/scores/evaluation.npy", "r.npy"))
     assert np.array_equal(first, again)
@@ -129,11 +129,11 @@ def test_error_names_queries_and_clips_that_the_given_embeddings_lack(
     folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
-    assert main(["search", str(folder / "run"), "a dog", "--audio", str(folder / "m.jsonl")]) == 1
+    assert main(["search", str(folder / "run"), str(folder / "m.jsonl"), "a dog"]) == 1
     assert "knows" in caplog.text
     clips = clips_in(folder)
     write_manifest(folder / "other.jsonl", [clips[0], replace(clips[1], id="x", file_name="y")])
-    ranking = ["rank", str(folder / "run"), "--audio", str(folder / "other.jsonl"), "--out", str(folder / "r.npy")]
+    ranking = ["rank", str(folder / "run"), str(folder / "other.jsonl"), "--out", str(folder / "r.npy")]
     assert main(ranking) == 1
     assert "1 relevant clip of queries cannot be ranked, first x (" in capsys.readouterr().err
     write_manifest(folder / "m.jsonl", [clips[0], replace(clips[1], id="x", file_name="y")])

@@ -116,7 +116,7 @@ def test_resuming_training_with_other_frames_is_refused(
     run = shutil.copytree(unbroken, tmp_path / "run")
     (run / "result.json").unlink()
     (run / "finetune/done.json").unlink()
-    message = refused(capsys, "train", recipe, "--out", run)
+    message = refused(capsys, "run", "--until=training", recipe, "--out", run)
     assert "experts.logmel.version changed since this run began; start a new run" in message
 
 

@@ -11,14 +11,12 @@ import tiny
 import torch
 
 from data_tools.errors import KitError
-from system.__main__ import main
-from system.experts import Expert, PannsCnn14, Vggish
+from system.experts import PannsCnn14, Vggish
 from system.experts.audioset import cut_into_patches, log_mel
 from system.experts.logmel import LogMel
 from system.experts.network import apply_by_rows, compute_in_pieces, exact_arithmetic
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
 from system.networks.segment import group_by_length
-from system.verbs.experts import default_experts, format_tables
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")
@@ -236,36 +234,6 @@ def test_precision_settings_are_restored_at_the_end_of_exact_arithmetic() -> Non
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-# the table
-
-
-def test_experts_table_lists_every_kind_with_its_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from typing import get_args
-
-    kinds = {get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Expert)[0])}
-    assert set(default_experts(tmp_path)) == kinds
-    (tmp_path / "H.pth.tar").write_bytes(b"weights")
-    text = format_tables(default_experts(tmp_path))
-    for expert in default_experts(tmp_path).values():
-        assert f"{expert.parameters:,}" in text
-        for name, path in expert.weight_files().items():
-            line = next(line for line in text.splitlines() if line.startswith(f"{expert.kind}.{name} "))
-            assert line.split()[1:3] == [str(path), "found" if path.name == "H.pth.tar" else "MISSING"]
-            assert expert.published_addresses().get(name, expert.weight_source()[:30]) in line
-    assert main(["experts"]) == 0
-    assert "data/weights/vggish-10086976.pth" in capsys.readouterr().out
-
-
-def test_experts_table_of_a_recipe_lists_its_experts(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, root: Path
-) -> None:
-    assert main(["experts", str(root / "recipes/esc_scenes.yaml")]) == 0
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
-    assert names == ["expert", "yamnet", "weights", "yamnet.weights"]
-    assert main(["experts", str(tmp_path / "none.yaml")]) == 1
-    assert "shipped" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_ranking_with_other_word_vectors_than_in_training_is_refused(
     main(["export", str(done), "--out", str(tmp_path / "model")])
     write_words(tmp_path / "other.bin", world, seed=1)
     capsys.readouterr()
-    ask = ("--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
+    ask = (world, "--split", "evaluation", "--out", tmp_path / "s.npy")
     other = ("--set", f"model.text.vectors={tmp_path / 'other.bin'}")
     assert "trained" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
     assert "text changed" in refused(capsys, "rank", done, *ask, *other)

@@ -145,7 +145,7 @@ def test_long_clips_are_cut_in_training_but_not_in_validation(
         return forward(self, audio)
 
     monkeypatch.setattr(PannsEncoder, "forward", spied)
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert heard[True] == [25_600] * 4
     assert max(heard[False]) == 44_800
     augmented.killed_and_resumed(path, tmp_path / "again", 4, monkeypatch)

@@ -266,7 +266,19 @@ def test_clip_with_broken_audio_is_not_mixed(
     stage = tiny.stage(augment={"mix": MIX | {"probability": 1}}, batch_size=4, epochs=1, steps_per_epoch=4)
     content = tiny.recipe(world, tmp_path, only=stage) | {"rank": {}}
     content["model"]["audio"] = tiny.panns(max_seconds=1)
-    assert main(["train", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "--until",
+                "training",
+                str(tiny.write_recipe(tmp_path / "r.yaml", content)),
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
     assert "skipped 1 clip that cannot be used" in caplog.text
 
 
@@ -286,10 +298,10 @@ def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
         return mix_waves(*arguments)
 
     monkeypatch.setattr(loader, "mix_waves", spied)
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert 4 <= len(calls) <= 7 * 8, "in four steps, and three that were made ahead; never in validation"
     assert '"meanwhile"' in (tmp_path / "run/vocabulary.json").read_text()
     augmented.killed_and_resumed(path, tmp_path / "again", 4, monkeypatch)
     assert digest(tmp_path / "again") == digest(tmp_path / "run")
     assert lines(tmp_path / "again") == lines(tmp_path / "run")
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0

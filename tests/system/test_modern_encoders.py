@@ -175,11 +175,3 @@ def test_modern_encoders_train_and_rank(world: Path, tmp_path: Path, kind: str) 
     path = recipe(world, tmp_path, kind)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     assert 0 <= json.loads((tmp_path / "run/result.json").read_text())["rank"]["evaluation"]["mAP@10"] <= 1
-
-
-def test_experts_verb_lists_modern_experts_with_their_licences(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experts"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if ".weights" in line]
-    for kind, licence in LICENCES.items():
-        (line,) = [line for line in lines if line.startswith(f"{kind}.weights")]
-        assert licence in line

@@ -259,7 +259,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 90)
     too_long = "validation_000.wav has 101 frames, but the limit is 90"
     assert too_long in refused({})
-    assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
+    assert main(["run", "--until=training", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
     assert too_long in capsys.readouterr().err
     assert not list((tmp_path / "run").rglob("*.pt")), "it is trained first"
     only_loss = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
@@ -352,25 +352,25 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
     assert score_of_windows(trained).trained_numbers() == pytest.approx(fitted, rel=1e-6)
     assert trained.model.moments.trained_numbers() != pytest.approx(fitted, rel=1e-3), "clips: as trained"
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
-    asked = ["--audio", str(manifest), "--moments", str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
+    asked = [str(manifest), str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
     cache, expected = tmp_path / "cache", (run / "scores" / "fitted.windows.jsonl").read_bytes()
-    asked += ["--windows", "--by", "overlap", "--cache", str(cache)]
+    asked += ["--by", "overlap", "--cache", str(cache)]
     for model in (run, tmp_path / "exported"):
         out = tmp_path / f"{model.name}.jsonl"
-        assert main(["rank", str(model), *asked, "--out", str(out)]) == 0
+        assert main(["locate", str(model), *asked, "--out", str(out)]) == 0
         assert out.read_bytes() == expected
         assert opened_for_page(model, cache, caplog) == []
         assert open_trained(model).model.moments.trained_numbers() == pytest.approx(
             trained.model.moments.trained_numbers(), rel=1e-6
         )
-        again = ["rank", str(model), *asked, "--fit", "validation", "--out", str(out)]
+        again = ["locate", str(model), *asked, "--fit", "validation", "--out", str(out)]
         assert main(again) == 0
         assert out.read_bytes() == expected, "a fit begins with the trained values, whatever was fitted before"
     out = tmp_path / "other.jsonl"
-    assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--out", str(out)]) == 0
+    assert main(["locate", str(run), *asked, "--checkpoint", "loss", "--out", str(out)]) == 0
     assert out.read_bytes() != expected
     caplog.clear()
-    assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--fit", "validation", "--out", str(out)]) == 0
+    assert main(["locate", str(run), *asked, "--checkpoint", "loss", "--fit", "validation", "--out", str(out)]) == 0
     assert not [record for record in caplog.records if "this model is not" in record.getMessage()]
     (run / "result.json").unlink()
     assert opened_for_page(run, cache, caplog) == [
@@ -397,7 +397,7 @@ def test_study_of_a_moment_recipe_writes_a_table_of_moment_metrics(
     study = {"name": "small", "recipe": "r.yaml", "seeds": [1, 2], "columns": columns, "unit": "percent"}
     study["cells"] = {"a": {}, "b": {"rank.overlap.windows": "thresholds"}}
     path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
-    assert main(["study", str(path), "--runs", str(tmp_path / "runs")]) == 0
+    assert main(["run", str(path), "--runs", str(tmp_path / "runs")]) == 0
     header, _, *rows = (tmp_path / "runs" / "small" / "table.md").read_text().splitlines()
     named = [cell.strip() for cell in header.strip("|").split("|")]
     assert named == [
@@ -432,5 +432,5 @@ def test_study_table_columns_for_clips_are_refused_for_a_study_that_ranks_moment
     tiny.write_recipe(tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path))
     study = {"name": "small", "recipe": "r.yaml", "seeds": [1], "columns": columns, "cells": {"a": {}}}
     path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
-    assert main(["study", str(path), "--runs", str(tmp_path / "runs")]) == 1
+    assert main(["run", str(path), "--runs", str(tmp_path / "runs")]) == 1
     assert re.search(said, capsys.readouterr().err)

@@ -65,7 +65,7 @@ def trained(manifest: Path, folder: Path, name: str) -> list[tuple[float, float,
     if name == "two stages":
         content["relevance"] = tiny.relevance()
     path = tiny.write_recipe(folder / "recipe.yaml", content)
-    assert main(["train", str(path), "--out", str(folder / "run"), "--device", "cpu"]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(folder / "run"), "--device", "cpu"]) == 0
     lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     return [(line["loss"], line["validation"]["loss"], line["lr"]) for line in lines]
 

@@ -49,11 +49,13 @@ def test_overflowed_weights_after_an_epoch_are_not_saved(
     """The loss and the gradients of the sixth step are finite; its update is not."""
     path = write(world, tmp_path)
     overflow_at(6, monkeypatch)
-    output = refused(capsys, "train", path, "--out", tmp_path / "run")
+    output = refused(capsys, "run", "--until=training", path, "--out", tmp_path / "run")
     assert "step 6" in output
     monkeypatch.undo()
     state_after_one_epoch(tmp_path / "run")
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "without the fault the run goes on"
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0, (
+        "without the fault the run goes on"
+    )
 
 
 def test_overflowed_gradients_end_the_stage_before_the_update(
@@ -74,7 +76,7 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
 
         with monkeypatch.context() as patch:
             patch.setattr(train, "add_gradients", spoilt)
-            output = refused(capsys, "train", path, "--out", folder / "run")
+            output = refused(capsys, "run", "--until=training", path, "--out", folder / "run")
         assert "step 4" in output
         state_after_one_epoch(folder / "run")
 
@@ -83,7 +85,7 @@ def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train, "add_gradients", lambda *_: {"loss": torch.tensor(torch.nan)})
-    output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
+    output = refused(capsys, "run", "--until=training", write(world, tmp_path), "--out", tmp_path / "run")
     assert "step 0" in output
 
 
@@ -99,7 +101,7 @@ def test_nan_validation_saves_no_checkpoint(
         return (values | {"m1": float("nan")} if len(calls) == 2 else values), seen
 
     monkeypatch.setattr(Validation, "__call__", lost)
-    output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
+    output = refused(capsys, "run", "--until=training", write(world, tmp_path), "--out", tmp_path / "run")
     assert "m1 nan" in output
     state_after_one_epoch(tmp_path / "run")
 

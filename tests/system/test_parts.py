@@ -73,7 +73,7 @@ def test_text_encoder_weights_stay_unchanged_for_the_steps_in_the_setting_frozen
 
     monkeypatch.setattr(training, "add_gradients", watched)
     path = written(world, tmp_path, adamw(frozen_start={"text": 4}, weight_decay=0.5), grad_cache_chunk=chunk)
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     audio, text = zip(*seen, strict=True)
     assert [torch.equal(a, b) for a, b in pairwise(text)] == [True, True, True, True, False]
     assert not any(torch.equal(a, b) for a, b in pairwise(audio))
@@ -108,7 +108,7 @@ def test_run_resumed_while_a_model_part_is_frozen_is_bit_identical(
 def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> None:
     rates = {"audio": 1e-4, "text": 1e-5}  # nothing is left for the base rate
     path = written(world, tmp_path, adamw(lr_by_part=rates), schedule={"kind": "constant", "warmup_steps": 0})
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert [line["lr"] for line in lines(tmp_path / "run")] == [0.001, 0.001]
     groups = torch.load(tmp_path / "run/only/last.pt", weights_only=True)["optimizer"]["param_groups"]
     assert [group["lr"] for group in groups] == [0.001, 1e-4, 1e-5]

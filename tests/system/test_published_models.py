@@ -105,7 +105,7 @@ def test_converted_checkpoint_ranks_and_exports(
     trained = open_trained(out)
     assert all(torch.equal(value, ours[name]) for name, value in trained.model.state_dict().items())
     assert trained.facts.checkpoint == "theirs.ckpt"
-    argv = ["rank", str(out), "--audio", str(world), "--split", "evaluation", "--out", str(tmp_path / "s.npy")]
+    argv = ["rank", str(out), str(world), "--split", "evaluation", "--out", str(tmp_path / "s.npy")]
     assert main([*argv, "--set", f"banks={tmp_path / 'banks'}"]) == 0
     scores = read_scores(tmp_path / "s.npy").values
     assert scores.shape == (120, 24)

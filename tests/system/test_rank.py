@@ -27,7 +27,7 @@ def test_rank_scores_a_blind_folder_and_writes_its_csv(
     captions.write_text('caption\nA deep tone sounds.\n"one, two: a shrill hum"\n a low note \n')
     audio = world.parent / "evaluation"
     out = tmp_path / "blind.npy"
-    assert main(["rank", str(unbroken), "--audio", str(audio), "--queries", str(captions), "--out", str(out)]) == 0
+    assert main(["rank", str(unbroken), str(audio), str(captions), "--out", str(out)]) == 0
     matrix = read_scores(out)
     assert matrix.values.shape == (3, 24)
     assert matrix.query_texts == ["A deep tone sounds.", "one, two: a shrill hum", " a low note "]
@@ -65,7 +65,7 @@ def test_exported_model_ranks_like_its_run(
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
     assert "empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
     assert "leave out --stage" in refused(
-        capsys, "rank", elsewhere, "--audio", world, "--out", tmp_path / "s.npy", "--stage", "finetune"
+        capsys, "rank", elsewhere, world, "--out", tmp_path / "s.npy", "--stage", "finetune"
     )
 
 
@@ -79,7 +79,7 @@ def test_stage_started_from_an_export_adds_new_words(
     stage = tiny.stage(start_from={"kind": "model", "folder": str(model)}, epochs=1, steps_per_epoch=1)
     stage["optimizer"]["lr"] = 1e-12
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=stage))
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     words = json.loads((tmp_path / "run/vocabulary.json").read_text())
     before = json.loads((model / "vocabulary.json").read_text())
     assert words == [*before, "unheard"]
@@ -90,11 +90,11 @@ def test_stage_started_from_an_export_adds_new_words(
     rewrite(model / "model.json", sha256={})
     (tmp_path / "run/only/last.pt").unlink()
     (tmp_path / "run/only/done.json").unlink()
-    assert "changed" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "changed" in refused(capsys, "run", "--until=training", path, "--out", tmp_path / "run")
     (model / "vocabulary.json").write_text(json.dumps(before))
     wider = ["model.audio.width=64", f"stages.only.start_from.folder={model}"]
     changes = [part for change in wider for part in ("--set", change)]
-    assert "checkpoint" in refused(capsys, "train", path, *changes, "--out", tmp_path / "wide")
+    assert "checkpoint" in refused(capsys, "run", "--until=training", path, *changes, "--out", tmp_path / "wide")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_queries_without_known_words_are_refused(
 ) -> None:
     path = tmp_path / "q.csv"
     path.write_text(queries)
-    command = ["rank", unbroken, "--audio", world.parent / "evaluation", "--queries", path, "--out", tmp_path / "s.npy"]
+    command = ["rank", unbroken, world.parent / "evaluation", path, "--out", tmp_path / "s.npy"]
     assert words in refused(capsys, *command)
     assert not (tmp_path / "s.npy").exists()
     if "knows" in words:
@@ -136,7 +136,7 @@ def test_exported_model_cannot_choose_folders_to_write(
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
     assert not evil.exists()
     assert not list(here.iterdir())
-    other = ["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(tmp_path / "t.npy")]
+    other = ["rank", str(model), str(world), "--split", "evaluation", "--out", str(tmp_path / "t.npy")]
     assert main([*other, "--set", f"banks={tmp_path / 'mine'}"]) == 0
     assert (tmp_path / "mine").is_dir()
 

@@ -25,7 +25,7 @@ def test_verb_rank_with_option_top_lists_the_first_clips_of_the_full_ranking(
     unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
 ) -> None:
     """Lists and written scores agree, in blocks of two queries and in one block."""
-    ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
+    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
     for name, scores in (("a", 24 * 2), ("b", 1 << 24)):
         monkeypatch.setattr(retrieval, "MAX_SCORES", scores)
         assert main([*ask, "--out", str(tmp_path / f"{name}.npy")]) == 0
@@ -47,7 +47,7 @@ def test_equal_scores_are_ordered_by_file_name(unbroken: Path, world: Path, tmp_
     for name in ("c.wav", "b.wav", "ä.wav"):
         (folder / name).write_bytes(sound.read_bytes())
     queries.write_text("caption\na deep tone\n")
-    ask = ["rank", str(unbroken), "--audio", str(folder), "--queries", str(queries)]
+    ask = ["rank", str(unbroken), str(folder), str(queries)]
     assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
     assert np.ptp(read_scores(tmp_path / "s.npy").values) == 0
     assert main([*ask, "--top", "2", "--out", str(out)]) == 0
@@ -58,7 +58,7 @@ def test_csv_of_top_10_lists_written_by_rank_is_scored_and_converted(
     unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "r.csv"
-    ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
+    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
     assert main([*ask, "--top", "10", "--out", str(out)]) == 0
     assert "120 queries x 10 best clips, of 24 clips" in capsys.readouterr().out
     assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
@@ -69,7 +69,7 @@ def test_csv_of_top_10_lists_written_by_rank_is_scored_and_converted(
 
 
 def test_pairs_written_for_a_judge_are_those_of_the_top_lists(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
+    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
     for name in ("r.csv", "top.jsonl"):
         assert main([*ask, "--top", "5", "--out", str(tmp_path / name)]) == 0
     assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
@@ -93,7 +93,7 @@ def test_broken_clip_lowers_the_highest_allowed_value_of_option_top_of_verb_rank
     (folder / "whole.wav").write_bytes(next((world.parent / "evaluation").glob("*.wav")).read_bytes())
     (folder / "broken.wav").write_bytes(b"RIFF")
     (tmp_path / "q.csv").write_text("caption\na deep tone\n")
-    command = ["rank", unbroken, "--audio", folder, "--queries", tmp_path / "q.csv", "--out", tmp_path / "r.csv"]
+    command = ["rank", unbroken, folder, tmp_path / "q.csv", "--out", tmp_path / "r.csv"]
     assert "ranked" in refused(capsys, *command, "--top", "2")
     assert main([*map(str, command), "--top", "1"]) == 0
     assert lists(tmp_path / "r.csv")[1] == ["a deep tone", "whole.wav"]

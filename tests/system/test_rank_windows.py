@@ -58,8 +58,8 @@ def runs(manifest: Path, moments_run: Path, tmp_path_factory: pytest.TempPathFac
 
 def ranked(manifest: Path, out: Path, *arguments: object) -> int:
     moments = manifest.parent / "moments.jsonl"
-    named = ["--audio", manifest, "--moments", moments, "--cache", out.parent / "cache", "--out", out]
-    return main(["rank", *map(str, arguments), "--windows", *map(str, named)])
+    named = [manifest, moments, "--cache", out.parent / "cache", "--out", out]
+    return main(["locate", *map(str, arguments), *map(str, named)])
 
 
 def windows(path: Path) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ def test_windows_of_several_models_are_averaged_and_rounded(
 ) -> None:
     out = tmp_path / "a.jsonl"
     asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.5", "--round-to", "1"]
-    assert ranked(manifest, out, runs / "own", runs / "clips", *asked) == 0
+    assert ranked(manifest, out, runs / "own", "--also", runs / "clips", *asked) == 0
     assert re.search(r"R1@0.7 +\d+\.\d\d %  \(95 % ", capsys.readouterr().out)
     assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])
 
@@ -148,9 +148,8 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
         ("own", ["--split", "evaluation", "--fit", "evaluation"], "evaluation"),
         ("own", ["--fit", "validation"], "validation"),
         ("own", ["--split", "other"], "development"),
-        ("own", ["--split", "evaluation", "--top", "3"], "queries"),
-        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "thresholds"),
-        ("own", ["own", "--split", "evaluation"], "model"),
+        ("own", ["--also", "clips", "--split", "evaluation", "--by", "thresholds"], "thresholds"),
+        ("own", ["--also", "own", "--split", "evaluation"], "model"),
         (
             "own",
             ["--split", "evaluation", "--fit", "other"],
@@ -179,8 +178,8 @@ def test_window_files_never_overwrite_input_files(
     moments = tmp_path / "q.truth.jsonl"
     moments.write_bytes((manifest.parent / "moments.jsonl").read_bytes())
     for out in ("q.jsonl", "q.truth.jsonl"):
-        named = ["--audio", str(manifest), "--moments", str(moments), "--out", str(tmp_path / out)]
-        assert main(["rank", str(runs / "own"), "--windows", "--split", "evaluation", *named]) == 1
+        named = [str(manifest), str(moments), "--out", str(tmp_path / out)]
+        assert main(["locate", str(runs / "own"), "--split", "evaluation", *named]) == 1
         assert "overwrite" in capsys.readouterr().err
     assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
 
@@ -192,8 +191,8 @@ def test_moments_with_and_without_true_windows_in_one_file_are_refused(
         replace(one, windows=None) if "/evaluation/" in one.clip else one for one in tiny_moments.moments_of(manifest)
     ]
     write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
-    named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--out", str(tmp_path / "a.jsonl")]
-    assert main(["rank", str(runs / "own"), "--windows", *named]) == 1
+    named = [str(manifest), str(tmp_path / "moments.jsonl"), "--out", str(tmp_path / "a.jsonl")]
+    assert main(["locate", str(runs / "own"), *named]) == 1
     said = capsys.readouterr().err
     assert "development" in said
     assert not (tmp_path / "a.truth.jsonl").exists()
@@ -210,8 +209,8 @@ def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
     ]
     write_manifest(tmp_path / "manifest.jsonl", gone)
     moments = str(manifest.parent / "moments.jsonl")
-    named = ["--windows", "--moments", moments, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "a.jsonl")]
-    asked = ["rank", str(runs / "own"), *named, "--audio", str(tmp_path / "manifest.jsonl"), "--split"]
+    named = [moments, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "a.jsonl")]
+    asked = ["locate", str(runs / "own"), str(tmp_path / "manifest.jsonl"), *named, "--split"]
     assert main([*asked, "evaluation"]) == 1
     said = capsys.readouterr().err
     assert "evaluation_001.wav" in said
@@ -229,8 +228,8 @@ def test_finding_windows_of_queries_without_known_words_requires_option_allow_un
     moments = tiny_moments.moments_of(manifest)
     moments = [replace(one, text="Zzyzx") for one in moments if "/evaluation/" in one.clip]
     write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
-    named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--cache", str(tmp_path / "cache")]
-    asked = ["rank", str(runs / "own"), "--windows", *named, "--out", str(tmp_path / "a.jsonl")]
+    named = [str(manifest), str(tmp_path / "moments.jsonl"), "--cache", str(tmp_path / "cache")]
+    asked = ["locate", str(runs / "own"), *named, "--out", str(tmp_path / "a.jsonl")]
     assert main(asked) == 1
     assert "model" in capsys.readouterr().err
     assert main([*asked, "--allow-unknown"]) == 0
@@ -241,9 +240,9 @@ def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_aud
 ) -> None:
     clips = [replace(clip, seconds=300.0) for clip in read_manifest(manifest)]
     write_manifest(tmp_path / "manifest.jsonl", clips)
-    named = ["--audio", str(tmp_path / "manifest.jsonl"), "--moments", str(manifest.parent / "moments.jsonl")]
+    named = [str(tmp_path / "manifest.jsonl"), str(manifest.parent / "moments.jsonl")]
     named += ["--split", "evaluation", "--out", str(tmp_path / "a.jsonl"), "--cache", str(tmp_path / "cache")]
-    assert main(["rank", str(runs / "own"), "--windows", *named]) == 0
+    assert main(["locate", str(runs / "own"), *named]) == 0
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any("frames and manifest disagree about the length of 12 recordings of 12" in line for line in said)
 
@@ -313,9 +312,9 @@ def test_run_and_export_and_verb_rank_find_the_same_windows_with_decoding_settin
     files = {name: (tmp_path / f"run/scores/{name}.windows.jsonl").read_bytes() for name in content["rank"]}
     assert files["overlap"] != files["plain"]
     moments = moments_manifest.parent / "moments.jsonl"
-    asked = ["--audio", moments_manifest, "--moments", moments, "--split", "evaluation"]
+    asked = [moments_manifest, moments, "--split", "evaluation"]
     for model in ("run", "exported"):
-        ranking = ["rank", tmp_path / model, "--windows", *asked, "--out", tmp_path / "w.jsonl"]
+        ranking = ["locate", tmp_path / model, *asked, "--out", tmp_path / "w.jsonl"]
         assert main(list(map(str, ranking))) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
         assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges", "--round-to", "0.0"]) == 0

@@ -98,7 +98,7 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     assert main(["run", "mine.yaml", "--out", "runs/done"]) == 0
     assert list(result()["rank"]) == ["evaluation"]
     assert Path("runs/done/submission/evaluation.csv").read_text().startswith("caption,fname_1,")
-    assert main(["rank", "runs/done", "--audio", "nowhere", "--out", "x.npy"]) == 1  # it opens: no damage is found
+    assert main(["rank", "runs/done", "nowhere", "--out", "x.npy"]) == 1  # it opens: no damage is found
     assert "nowhere" in capsys.readouterr().err
 
 
@@ -128,7 +128,7 @@ def test_blind_set_is_ranked_after_it_arrives(
     assert "training" in caplog.text
     assert "24 clips" in caplog.text
     assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
-    command = ["rank", "runs/done", "--audio", "set/test", "--queries", "set/captions.csv", "--out", "by_hand.npy"]
+    command = ["rank", "runs/done", "set/test", "set/captions.csv", "--out", "by_hand.npy"]
     assert main(command) == 0
     found, by_hand = read_scores(Path("runs/done/scores/blind.npy")), read_scores(Path("by_hand.npy"))
     assert np.array_equal(found.values, by_hand.values)
@@ -283,7 +283,7 @@ def test_files_of_removed_rank_entries_are_deleted(desk: Path, caplog: pytest.Lo
     assert {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"} <= names
     change(later=None, evaluation=entry(csv=False))
     caplog.clear()
-    assert main(["run", "mine.yaml", "-q"]) == 0
+    assert main(["-q", "run", "mine.yaml"]) == 0
     loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert [message.partition(";")[0] for message in loud] == [
         "the earlier scores of rank entries evaluation, later are replaced or removed"
@@ -360,6 +360,4 @@ def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
 def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
     assert "run        runs/done\n" in capsys.readouterr().out
-    assert main(["run", "mine.yaml", "--name", "a/b"]) == 2
-    assert "single" in capsys.readouterr().err
-    assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 2
+    assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 1

@@ -44,7 +44,7 @@ def test_failed_reads_are_reported_by_every_verb_without_traceback(
 ) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 12}, 2)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
-    features = verb(library, call, CODES[name], "system", "features", recipe)
+    features = verb(library, call, CODES[name], "system", "run", "--until=features", recipe)
     assert "Traceback" not in features.stderr
     if name == "ENOENT":
         assert features.returncode == 0

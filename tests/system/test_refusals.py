@@ -22,7 +22,7 @@ from system.__main__ import main
 from system.recipe.load import RecipeError, load_recipe
 from system.runs import checkpoints
 
-RANK = "rank run --audio audio --queries blind.csv --out x.npy"
+RANK = "rank run audio blind.csv --out x.npy"
 COMMANDS = [
     # a path that names nothing, a folder for a file, a file for a folder, another file than is meant
     ("check nowhere.yaml", "nowhere.yaml"),
@@ -30,50 +30,42 @@ COMMANDS = [
     ("run run", "folder"),
     ("runs recipe.yaml", "recipe.yaml"),
     ("run manifest.jsonl", "recipe"),
-    ("features captions.csv", "recipe"),
-    ("run two.study.yaml", "study"),
-    ("study recipe.yaml", "recipe"),
-    ("rank recipe.yaml --audio audio --queries blind.csv --out x.npy", "trained"),
+    ("run captions.csv --until features", "recipe"),
+    ("run no_seeds.study.yaml", "seeds"),
+    ("rank recipe.yaml audio blind.csv --out x.npy", "trained"),
     ("serve recipe.yaml", "trained"),
     ("export nowhere --out x", "nowhere"),
     ("export run --out notes", "notes"),
     ("export run --out captions.csv", "captions.csv"),
-    ("rank run --audio blind.csv --queries audio --out x.npy", "manifest"),
-    ("rank run --audio audio --queries nowhere.csv --out x.npy", "nowhere.csv"),
-    ("rank run --audio audio --queries recipe.yaml --out x.npy", "caption"),
-    ("rank run --audio audio --out x.npy", "queries"),
-    ("rank run --audio manifest.jsonl --split train --out x.npy", "train"),
+    ("rank run blind.csv audio --out x.npy", "manifest"),
+    ("rank run audio nowhere.csv --out x.npy", "nowhere.csv"),
+    ("rank run audio recipe.yaml --out x.npy", "caption"),
+    ("rank run audio --out x.npy", "queries"),
+    ("rank run manifest.jsonl --split train --out x.npy", "train"),
     ("search run manifest.jsonl tone --split train", "train"),
-    ("rank run --audio audio --queries blind.csv --out x.csv", "npy"),
+    ("rank run audio blind.csv --out x.csv", "npy"),
     (f"{RANK} --stage two", "two"),
     (f"{RANK} --set model.audio.heads=1", "fixed"),
     (f"{RANK} --set model.audio.experts.logmel.bands=31", "fixed"),
-    ("rank empty --audio audio --queries blind.csv --out x.npy", "empty"),
-    ("rank run --audio empty --queries blind.csv --out x.npy", "empty"),
+    ("rank empty audio blind.csv --out x.npy", "empty"),
+    ("rank run empty blind.csv --out x.npy", "empty"),
     (f"{RANK} --checkpoint m7", "m7"),
     (f"{RANK} --top 5", "csv"),
-    (f"{RANK} --fit validation", "windows"),
-    (f"{RANK} --by posterior", "thresholds"),
-    (f"{RANK} --windows", "moments"),
-    ("rank run notes --audio audio --queries blind.csv --out x.npy", "MODEL"),
-    ("rank run --audio audio --queries blind.csv --out x.csv --top 0", "0"),
-    ("rank run --audio audio --queries blind.csv --out x.csv --top ten", "ten"),
-    ("rank run --audio audio --queries blind.csv --out x.csv --top 25", "24"),
-    ("rank run --audio audio --queries blind.csv --out blind.csv --top 5", "overwrite"),
+    ("locate run manifest.jsonl nowhere.jsonl --out x.jsonl", "nowhere.jsonl"),
+    ("locate run manifest.jsonl captions.csv --out x.jsonl --by posterior", "thresholds"),
+    ("locate run manifest.jsonl captions.csv --out x.npy", "jsonl"),
+    ("rank run audio blind.csv --out x.csv --top 0", "--top"),
+    ("rank run audio blind.csv --out x.csv --top ten", "--top"),
+    ("rank run audio blind.csv --out x.csv --top 25", "24"),
+    ("rank run audio blind.csv --out blind.csv --top 5", "overwrite"),
     ("search run audio '  '", "empty"),
     ("search run empty tone", "empty"),
-    ("search run audio tone --top=-1", "-1"),
-    ("embeddings run empty --out e.npz", "empty"),
+    ("search run audio tone --top=-1", "--top"),
+    ("embed run empty --out e.npz", "empty"),
     ("serve run --port 65536", "65535"),
     ("serve run --port 0 --host 192.0.2.1", "192.0.2.1"),
     ("serve run --port 0 --split test", "test"),
-    ("serve run --port 0 --audio empty", "empty"),
-    ("relevance nowhere.jsonl", "nowhere.jsonl"),
-    ("relevance blind.csv", "caption"),
-    ("relevance captions.csv --split train", "split"),
-    ("relevance captions.csv --percentiles 101", "100"),
-    ("relevance captions.csv --figure a.jpg", "svg"),
-    ("relevance captions.csv --figure a.png --percentiles 80 90", "factors"),
+    ("serve run empty --port 0", "empty"),
     # recipes and studies
     ("check typo.yaml", "batch_size"),
     ("check kind.yaml", "transformer"),
@@ -105,7 +97,7 @@ COMMANDS = [
     ("run recipe.yaml --out captions.csv", "captions.csv"),
     ("run recipe.yaml --out notes", "notes"),
     ("run recipe.yaml --runs captions.csv", "captions.csv"),
-    ("study two.study.yaml --runs captions.csv", "captions.csv"),
+    ("run two.study.yaml --runs captions.csv", "captions.csv"),
 ]
 
 
@@ -345,8 +337,8 @@ def of_another_expert(run: Path) -> None:
     rewrite(run / "provenance.json", experts=experts)
 
 
-RUN, TRAIN = "run {recipe} --out {run}", "train {recipe} --out {run}"
-SCORE = "rank {run} --audio {world} --split evaluation --out s.npy"
+RUN, TRAIN = "run {recipe} --out {run}", "run {recipe} --out {run} --until training"
+SCORE = "rank {run} {world} --split evaluation --out s.npy"
 DAMAGED = [
     ("another seed", lambda run: None, f"{TRAIN} --set seed=9", "settings"),
     ("a state that was cut", cut_state, TRAIN, "last.pt"),
@@ -444,15 +436,15 @@ def test_two_files_with_one_clip_id_are_refused(
     copy = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
     content["data"]["other"] = {"manifest": str(copy), "split": "development"}
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    assert "id" in refusal("system", f"features {path}", capsys)
+    assert "id" in refusal("system", f"run --until features {path}", capsys)
 
 
 def test_resuming_with_other_data_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1)))
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     manifest.write_text("".join(manifest.read_text().splitlines(keepends=True)[1:]))
-    assert "manifest" in refusal("system", f"train {path} --out {tmp_path}/run", capsys)
+    assert "manifest" in refusal("system", f"run --until training {path} --out {tmp_path}/run", capsys)
 
 
 def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -469,10 +461,10 @@ def test_manifest_that_another_command_made_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path, content = made_recipe(tmp_path)
-    assert main(["features", str(path)]) == 0
-    assert main(["features", str(path)]) == 0
+    assert main(["run", "--until=features", str(path)]) == 0
+    assert main(["run", "--until=features", str(path)]) == 0
     tiny.write_recipe(path, json.loads(json.dumps(content).replace("--seed 1", "--seed 2")))
-    assert "made" in refusal("system", f"features {path}", capsys)
+    assert "made" in refusal("system", f"run --until features {path}", capsys)
 
 
 def test_interrupt_while_a_manifest_is_made_ends_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +473,7 @@ def test_interrupt_while_a_manifest_is_made_ends_the_verb(tmp_path: Path, monkey
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("data_tools.scenes.build.run", interrupted)
-    assert main(["features", str(made_recipe(tmp_path)[0])]) == 130
+    assert main(["run", "--until=features", str(made_recipe(tmp_path)[0])]) == 130
 
 
 # --- machines: a full disk, full memory, numbers that overflow --------------------------------------------------------
@@ -502,9 +494,9 @@ def test_full_disk_in_training_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full_disk)
-        assert "last.pt" in refusal("system", f"train {path} --out {tmp_path}/run", capsys)
+        assert "last.pt" in refusal("system", f"run --until training {path} --out {tmp_path}/run", capsys)
     for name in ("run", "whole"):
-        assert main(["train", str(path), "--out", str(tmp_path / name)]) == 0
+        assert main(["run", "--until=training", str(path), "--out", str(tmp_path / name)]) == 0
     one, other = (load_file(tmp_path / name / "only/e0002.safetensors") for name in ("run", "whole"))
     assert all(torch.equal(one[key], other[key]) for key in other)
 
@@ -517,7 +509,7 @@ def test_full_gpu_memory_is_refused_with_the_batch_size(
 
     monkeypatch.setattr("system.training.train.add_gradients", full)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    assert "grad_cache_chunk" in refusal("system", f"train {path} --out {tmp_path}/run", capsys)
+    assert "grad_cache_chunk" in refusal("system", f"run --until training {path} --out {tmp_path}/run", capsys)
 
 
 def test_infinite_loss_ends_training(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -525,4 +517,4 @@ def test_infinite_loss_ends_training(world: Path, tmp_path: Path, capsys: pytest
     stage["losses"][1]["weight"] = 1e38
     stage["losses"].append({"kind": "matching", "weight": 3e38})
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
-    assert "learning" in refusal("system", f"train {path} --out {tmp_path}/run", capsys)
+    assert "learning" in refusal("system", f"run --until training {path} --out {tmp_path}/run", capsys)

@@ -8,7 +8,6 @@ import pytest
 import tiny
 
 from data_tools.errors import KitError
-from system.__main__ import main
 from system.losses.cider import (
     Cider,
     CiderAmong,
@@ -19,7 +18,6 @@ from system.losses.cider import (
     Relevance,
     regex_tokens,
 )
-from system.verbs.relevance import read_corpus
 
 WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
 
@@ -140,45 +138,6 @@ def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
     assert relevance.margin_factor(found)[2, 2] == pytest.approx(0.4)
 
 
-def audiocaps(path: Path) -> Path:
-    path.write_text(
-        "audiocap_id,youtube_id,start_time,caption\n1,x,30,A dog barks\n2,y,0,Rain falls\n3,x,30,A dog is barking\n"
-        "4,x,40,The dog barks\n"
-    )
-    return path
-
-
-def test_reading_a_corpus_accepts_clotho_and_audiocaps_and_manifests(tmp_path: Path) -> None:
-    (tmp_path / "clotho.csv").write_text(
-        'file_name,caption_1,caption_2\na.wav,A dog barks,"Rain, falling"\nb.wav,x,y\n'
-    )
-    assert read_corpus(tmp_path / "clotho.csv", None) == [["A dog barks", "Rain, falling"], ["x", "y"]]
-    assert read_corpus(audiocaps(tmp_path / "audiocaps.csv"), None) == [
-        ["A dog barks", "A dog is barking"],
-        ["Rain falls"],
-        ["The dog barks"],
-    ]
-    manifest = tiny.make_world(tmp_path / "tones", {"development": 3, "validation": 2}, 2)
-    assert len(read_corpus(manifest, None)) == 5
-    assert read_corpus(manifest, "validation") == [tiny.captions(n, 2, 1000 + n) for n in range(2)]
-
-
-def test_relevance_verb_on_clotho_prints_known_values(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figure = tmp_path / "figures" / "relevance.png"
-    path = shared / "data/clotho/clotho_captions_validation.csv"
-    assert main(["relevance", str(path), "--figure", str(figure), "--documents", "clip"]) == 0
-    out = capsys.readouterr().out
-    clips = read_corpus(path, None)
-    found = Corpus(clips, "clip", "regex").distribution([80, 90, 99])
-    assert "1,045 clips, 5,225 captions; documents: clips, tokenizer: regex" in out
-    assert f"pairs      {5225**2:,}, {100 * found.zeros / found.pairs:.1f} % with CIDEr-D 0" in out
-    assert f"mean {found.mean:.5f}  c80 {found.percentiles[0]:.5f}  c90 {found.percentiles[1]:.5f}" in out
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in figure.parent.iterdir()] == ["relevance.png"]
-
-
 def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
@@ -201,16 +160,6 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
     assert np.array_equal(curve(np.asarray(x)), np.asarray(y))
     assert [line.get_xdata()[0] for line in right.lines[1:]] == [c for c in found.percentiles if c > 2**-11]  # type: ignore[index]
     assert bars.get_title(loc="left") == "corpus"
-
-
-@pytest.mark.parametrize("factor", ["1.5", "-3", "nan"])
-def test_relevance_factors_outside_0_to_1_are_refused(
-    tmp_path: Path, factor: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "c.csv"
-    path.write_text("file_name,caption_1\na.wav,a dog barks\nb.wav,rain falls\n")
-    assert main(["relevance", str(path), "--factors", "1", "0.7", factor]) == 1
-    assert "must be from 0 to 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("percents", [[80, 80, 99], [90, 80, 99], [80, 99, 99]])

@@ -16,7 +16,7 @@ from data_tools.files import is_locked, lock
 from submission.__main__ import main as submission
 from system.__main__ import main
 from system.retriever import load_model
-from system.runs.overview import RunOverview, overview
+from system.runs.overview import overview
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> No
     assert (found.validation.metric, found.validation.value) == ("loss", 3.0), "the lower loss is the better one"
 
 
-def test_verb_runs_prints_the_same_values_as_json_and_as_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(listed(capsys, runs, "--json"))["runs"]
-    assert [RunOverview.model_validate(entry) for entry in document] == [overview(runs / name) for name in "abcd"]
-    assert document[1]["changes"] == ["seed=3", "stages.finetune.epochs=2"]
-    assert [Path(entry["run"]).name for entry in json.loads(listed(capsys, runs / "a", "--json"))["runs"]] == ["a"]
+def test_verb_runs_lists_every_run_with_its_changes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = listed(capsys, runs).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["a", "b", "c", "d"]
+    assert lines[2].endswith("seed=3 stages.finetune.epochs=2")
+    assert [line.split()[0] for line in listed(capsys, runs / "a").splitlines()[1:]] == ["a"]
 
 
 def test_verb_runs_with_sort_lists_the_best_run_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,11 +172,11 @@ def test_run_opens_from_any_folder_without_its_manifests(
     model = load_model(run, device="cpu")
     assert model.encode_text("a tone").shape == (1, 32)
     for command in (
-        ["rank", run, "--audio", audio, "--queries", "q.csv", "--out", "s.npy"],
+        ["rank", run, audio, "q.csv", "--out", "s.npy"],
         ["search", run, audio, "a deep tone"],
-        ["embeddings", run, audio, "--out", "e.npz"],
+        ["embed", run, audio, "--out", "e.npz"],
         ["export", run, "--out", "model"],
-        ["rank", "model", "--audio", audio, "--queries", "q.csv", "--out", "t.npy"],
+        ["rank", "model", audio, "q.csv", "--out", "t.npy"],
     ):
         assert main(command) == 0, capsys.readouterr().err
     assert np.allclose(np.load("s.npy"), np.load("t.npy"), atol=1e-5)

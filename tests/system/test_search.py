@@ -54,7 +54,7 @@ def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
     captions = tmp_path / "captions.csv"
     captions.write_text("caption\n" + "\n".join(TEXTS) + "\n")
     out = tmp_path / "s.npy"
-    argv = ["rank", str(unbroken), "--audio", str(folder), "--queries", str(captions), "--out", str(out)]
+    argv = ["rank", str(unbroken), str(folder), str(captions), "--out", str(out)]
     assert main(argv) == 0
     matrix = read_scores(out)
     columns = ranked_columns(matrix.values, matrix.file_names, 5)
@@ -140,16 +140,16 @@ def test_embeddings_are_written_as_npz(
     unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = read_manifest(world)
-    assert main(["embeddings", str(unbroken), str(world), "--out", str(tmp_path / "new/e.npz")]) == 0
+    assert main(["embed", str(unbroken), str(world), "--out", str(tmp_path / "new/e.npz")]) == 0
     assert f"{len(clips)} clips, {5 * len(clips)} captions" in capsys.readouterr().out
     arrays = np.load(tmp_path / "new/e.npz")
     assert arrays["kind"].tolist() == ["clip"] * len(clips) + ["caption"] * 5 * len(clips)
     assert arrays["text"][0] == clips[0].path
     assert np.allclose(arrays["embedding"][: len(clips)], model.encode_audio(world), atol=1e-6)
     assert np.allclose(arrays["embedding"][len(clips) :][:1], model.encode_text([clips[0].captions[0]]), atol=1e-6)
-    assert "end in .npz" in refused(capsys, "embeddings", unbroken, world, "--out", tmp_path / "e.csv")
+    assert "end in .npz" in refused(capsys, "embed", unbroken, world, "--out", tmp_path / "e.csv")
     assert np.allclose(np.linalg.norm(arrays["embedding"], axis=1), 1, atol=1e-5)
-    assert main(["embeddings", str(unbroken), str(world), "--raw", "--out", str(tmp_path / "raw.npz")]) == 0
+    assert main(["embed", str(unbroken), str(world), "--raw", "--out", str(tmp_path / "raw.npz")]) == 0
     raw = np.load(tmp_path / "raw.npz")["embedding"]
     assert np.allclose(raw[: len(clips)], model.encode_audio(world, normalize=False), atol=1e-6)
 

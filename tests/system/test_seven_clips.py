@@ -22,7 +22,7 @@ def test_custom_edition_with_seven_clips_works_in_all_verbs(tmp_path: Path, caps
     assert main(["run", str(recipe), "--out", str(run)]) == 0
     assert len((run / "submission/evaluation.csv").read_text().splitlines()[0].split(",")) == 8
     assert submission(["check", str(run / "submission/evaluation.csv"), "--edition", "custom"]) == 0
-    argv = ["rank", str(run), "--audio", str(world), "--split", "evaluation", "--out", str(tmp_path / "s.npy")]
+    argv = ["rank", str(run), str(world), "--split", "evaluation", "--out", str(tmp_path / "s.npy")]
     assert main(argv) == 0
     assert read_scores(tmp_path / "s.npy").values.shape == (35, 7)
     assert submission(["report", str(run)]) == 0

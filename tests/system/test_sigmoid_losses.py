@@ -141,7 +141,7 @@ def test_learned_parameters_of_the_loss_are_trained_saved_and_resumed(
     both = content | {"stages": {"first": stage | {"losses": losses}, "second": later | {"losses": losses[1:]}}}
     start = load_recipe(tiny.write_recipe(tmp_path / "both.yaml", both)).recipe.learned
     assert start["sigmoid_log_scale"] == pytest.approx(math.log(5)), "of the first term"
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     weights = load_file(tmp_path / "run/first/e0002.safetensors")
     scale, bias = (float(weights[f"learned.sigmoid_{name}"]) for name in ("log_scale", "bias"))
     assert 0 < abs(scale - math.log(5)) < 1
@@ -151,5 +151,7 @@ def test_learned_parameters_of_the_loss_are_trained_saved_and_resumed(
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
     other = tiny.stage(epochs=1, steps_per_epoch=2, start_from={"kind": "model", "folder": str(tmp_path / "exported")})
     fresh = tiny.write_recipe(tmp_path / "other.yaml", tiny.recipe(manifest, tmp_path, only=other))
-    assert main(["train", str(fresh), "--out", str(tmp_path / "other")]) == 0, "a loss without these parameters"
+    assert main(["run", "--until=training", str(fresh), "--out", str(tmp_path / "other")]) == 0, (
+        "a loss without these parameters"
+    )
     assert json.loads((tmp_path / "other/only/done.json").read_text())["epochs"] == 1

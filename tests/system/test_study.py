@@ -36,7 +36,7 @@ def test_study_runs_every_cell_and_prints_mean_and_standard_deviation_over_seeds
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     study = write_study(tmp_path, recipe)
-    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    assert main(["run", str(study), "--runs", str(tmp_path / "runs")]) == 0
     table = capsys.readouterr().out
     folder = tmp_path / "runs/margins"
     results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/result.json")}
@@ -61,7 +61,7 @@ def test_study_runs_every_cell_and_prints_mean_and_standard_deviation_over_seeds
     first = {path: path.read_bytes() for path in folder.glob("table.*")}
     shutil.rmtree(folder / "wide_s2")
     kept = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
-    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    assert main(["run", str(study), "--runs", str(tmp_path / "runs")]) == 0
     assert capsys.readouterr().out == table
     assert {path: path.read_bytes() for path in folder.glob("table.*")} == first
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
@@ -74,7 +74,7 @@ def test_study_with_test_split_validation_prints_a_warning(
     stage = tiny.stage(epochs=1, steps_per_epoch=1, monitor=monitor)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     study = write_study(tmp_path, recipe, seeds=[1], cells={"plain": {}})
-    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    assert main(["run", str(study), "--runs", str(tmp_path / "runs")]) == 0
     assert "\nBeware: the validation of plain uses a test split.\n" in capsys.readouterr().out
 
 
@@ -111,9 +111,9 @@ def test_study_table_shows_the_validation_of_the_ranked_checkpoint() -> None:
 @pytest.mark.slow
 def test_killed_study_resumes_and_gives_the_same_tables(world: Path, tmp_path: Path, root: Path) -> None:
     study = write_study(tmp_path, tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path)))
-    assert main(["study", str(study), "--runs", str(tmp_path / "unbroken")]) == 0
+    assert main(["run", str(study), "--runs", str(tmp_path / "unbroken")]) == 0
     folder = tmp_path / "killed/margins"
-    command = [sys.executable, "-c", COUNTED, "study", str(study), "--runs", str(folder.parent)]
+    command = [sys.executable, "-c", COUNTED, "run", str(study), "--runs", str(folder.parent)]
     for cell, steps in (("plain_s2", 3), ("wide_s1", 2), ("wide_s1", 5)):
         process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         kill_after(process, folder / cell, steps)
@@ -134,7 +134,7 @@ def test_study_tables_are_written_under_a_lock(
     shutil.copytree(unbroken, folder / f"as_is_s{seed}")
     left = folder / ".table.md.9999999.part"
     left.write_text("half")
-    command = ["study", str(study), "--runs", str(tmp_path / "runs")]
+    command = ["run", str(study), "--runs", str(tmp_path / "runs")]
     with lock_of(folder / ".table"):
         assert "process" in refused(capsys, *command)
         assert left.exists()
@@ -148,14 +148,14 @@ def test_invalid_published_figures_are_refused(world: Path, tmp_path: Path, caps
     published = {"source": "a paper, Table 1", "entry": "evaluation", "cells": {"plain": [0.5, 0.1], "other": [1]}}
     output = refused(
         capsys,
-        "study",
+        "run",
         write_study(tmp_path, recipe, published=published, columns=["T2A mAP@10", "A2T R@5", "A2T mAP"]),
     )
     assert "published.cells: other: the study has no such cell" in output
     assert "published.cells: plain: lists 2 figures, but the study has 3 columns" in output
-    assert "columns" in refused(capsys, "study", write_study(tmp_path, recipe, columns=["mAP"]))
+    assert "columns" in refused(capsys, "run", write_study(tmp_path, recipe, columns=["mAP"]))
     mistyped = {"source": "a paper", "entry": "evalution", "cells": {}}
-    assert "rank" in refused(capsys, "study", write_study(tmp_path, recipe, published=mistyped))
+    assert "rank" in refused(capsys, "run", write_study(tmp_path, recipe, published=mistyped))
 
 
 def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(

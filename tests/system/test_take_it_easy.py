@@ -81,7 +81,7 @@ def test_relaxing_margins_by_relevance_lowers_training_and_validation_loss(
     for stage in content["stages"].values():
         stage["losses"] = [tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     plain, relaxed = lines(tmp_path / "run")[0], lines(done)[0]
     assert relaxed["loss"] < plain["loss"]
     assert relaxed["validation"]["loss"] < plain["validation"]["loss"]
@@ -96,7 +96,7 @@ def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: 
         content["model"]["audio"]["dropout"] = content["model"]["text"]["dropout"] = 0.0
     for name, content in (("cached", changed), ("plain", plain)):
         path = tiny.write_recipe(tmp_path / f"{name}.yaml", content)
-        assert main(["train", str(path), "--out", str(tmp_path / name)]) == 0
+        assert main(["run", "--until=training", str(path), "--out", str(tmp_path / name)]) == 0
     for one, other in zip(lines(tmp_path / "cached"), lines(tmp_path / "plain"), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
         assert one["validation"]["loss"] == pytest.approx(other["validation"]["loss"], abs=1e-4)

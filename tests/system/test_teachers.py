@@ -343,7 +343,7 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(
     study = {"name": "steps", "recipe": "r.yaml", "seeds": [1, 2], "cells": cells}
     path, runs = write(study, tmp_path / "steps.study.yaml"), tmp_path / "runs"
     assert main(["check", str(path), "--runs", str(runs)]) == 0
-    assert main(["study", str(path), "--runs", str(runs)]) == 0
+    assert main(["run", str(path), "--runs", str(runs)]) == 0
     table = capsys.readouterr().out
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:5]] == ["first", "student", "ensemble"]
     for seed in (1, 2):
@@ -352,7 +352,7 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(
         noted = json.loads((runs / f"steps/student_s{seed}/resolved.json").read_text())
         assert noted["teachers"]["first"]["folder"] == str(runs / f"steps/first_s{seed}")
     cells["first"] = {"stages.train.start_from": {"kind": "model", "folder": "{student}"}}
-    assert main(["study", str(write(study, path)), "--runs", str(runs)]) == 1
+    assert main(["run", str(write(study, path)), "--runs", str(runs)]) == 1
     assert "student" in capsys.readouterr().err
 
 
@@ -361,7 +361,7 @@ def test_teacher_from_an_embeddings_file_gives_the_results_of_its_model(
 ) -> None:
     """The results equal those of the model that made the embeddings."""
     file = tmp_path / "e.npz"
-    assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
+    assert main(["embed", str(distilled), str(world), "--out", str(file)]) == 0
     model = {"kind": "model", "folder": str(distilled)}
     theirs = {"kind": "embeddings", "file": str(file), "trained_on_test": "acknowledged"}
     found = {}
@@ -475,7 +475,7 @@ def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(
 ) -> None:
     """A student of embeddings, and models that start from it, have unknown training data."""
     file = tmp_path / "e.npz"
-    assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
+    assert main(["embed", str(distilled), str(world), "--out", str(file)]) == 0
     theirs = {"kind": "embeddings", "file": str(file), "trained_on_test": "acknowledged"}
     path = write(student(world, tmp_path, {"other": theirs}), tmp_path / "s.yaml")
     assert main(["run", str(path), "--out", str(tmp_path / "student")]) == 0

@@ -131,7 +131,7 @@ def test_failing_tracker_does_not_end_training(
 def test_missing_tracker_package_is_refused_at_the_start(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("system.verbs.options.find_spec", lambda name: None)
-    for name, word in (("wandb", "installed"), ("board", "tensorboard")):
-        assert main(["run", str(recipe), "--track", name]) == 2
+    monkeypatch.setattr("system.training.tracking.find_spec", lambda name: None)
+    for name, status, word in (("wandb", 1, "installed"), ("board", 2, "tensorboard")):
+        assert main(["run", str(recipe), "--track", name]) == status
         assert word in capsys.readouterr().err

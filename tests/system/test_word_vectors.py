@@ -125,7 +125,7 @@ def test_verb_word_vectors_writes_the_input_embeddings_of_a_text_model(
     from safetensors.torch import load_file
 
     folder, out = Path(str(package.get_model_path())), tmp_path / "words.bin"
-    assert main(["word_vectors", str(folder), "--out", str(out)]) == 0
+    assert main(["convert", "--words", str(folder), "--out", str(out)]) == 0
     assert "of dimension 384" in capsys.readouterr().out
     table = load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"].float().numpy()
     numbers = {word: n for n, word in enumerate((folder / "vocab.txt").read_text(encoding="utf-8").split("\n"))}
@@ -134,6 +134,6 @@ def test_verb_word_vectors_writes_the_input_embeddings_of_a_text_model(
     for word in ("dog", "rain", "a", "1990"):
         assert file.get(word).tolist() == table[numbers[word]].tolist()
     assert [file.get(word) for word in ("[CLS]", "##ing", "!")] == [None] * 3
-    assert main(["word_vectors", str(folder), "--out", str(tmp_path / "words.txt")]) == 1
-    assert main(["word_vectors", str(tmp_path / "none"), "--out", str(out)]) == 1
+    assert main(["convert", "--words", str(folder), "--out", str(tmp_path / "words.txt")]) == 1
+    assert main(["convert", "--words", str(tmp_path / "none"), "--out", str(out)]) == 1
     assert "such" in capsys.readouterr().err

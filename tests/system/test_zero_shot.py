@@ -185,7 +185,7 @@ def test_zero_shot_search_export_and_python_interface_give_the_same_scores(
 
 @pytest.mark.slow
 def test_zero_shot_model_is_served(root: Path, run: Path, folder: Path) -> None:
-    with serving(root, run, "--audio", folder / "sounds") as (_, port):
+    with serving(root, run, folder / "sounds") as (_, port):
         reply = ask(port, "/api/search?query=a%20dog%20barks")
         assert reply.status == 200
         matrix = read_scores(run / "scores/evaluation.npy")

@@ -1,9 +1,5 @@
-"""Verb download: fetch published weights.
+"""Published files that a recipe names: fetch what is missing on this machine."""
 
-Fetch the published files that a recipe names and that are missing on this machine.
-"""
-
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +11,6 @@ from system.experts.base import ExpertSettings
 from system.models.settings import Model
 from system.recipe.load import load_recipe
 from system.runs.names import is_recipe, is_untrained
-from system.verbs.options import add_recipe_arguments
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")
 
@@ -32,28 +27,22 @@ class PublishedFile(NamedTuple):
     sha256: str
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `download` to its parser."""
-    add_recipe_arguments(parser, runs=False, what="a recipe (.yaml), or the hub name of a model")
-    parser.add_argument(
-        "--show", action="store_true", help="print the files and their addresses without downloading anything"
-    )
+def download_files(recipe: Path, changes: list[str], only_show: bool = False) -> None:
+    """Fetch the missing published files of a recipe, or a hub model by its name; print each with its state.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `download`: fetch the missing published files of a recipe. Returns: The exit status."""
-    if is_untrained(arguments.recipe) and not is_recipe(arguments.recipe):
-        if arguments.set:
-            raise KitError(f"--set {arguments.set[0]}: {arguments.recipe} has no settings; leave it out")
-        return _download_model(str(arguments.recipe), arguments.show)
+    Raises KitError with a line per file that cannot be fetched.
+    """
+    if is_untrained(recipe) and not is_recipe(recipe):
+        _download_model(str(recipe), only_show)
+        return
     download_errors: list[str] = []
-    model = load_recipe(arguments.recipe, arguments.set).recipe.model
+    model = load_recipe(recipe, changes).recipe.model
     for name, expert in model.audio.experts.items():
         if expert.hub_model is not None:
-            download_errors += _fetch_expert_model(name, expert, expert.hub_model, arguments.show)
+            download_errors += _fetch_expert_model(name, expert, expert.hub_model, only_show)
     for file in published_files(model):
         state = "here" if file.path.exists() else "missing"
-        if not arguments.show:
+        if not only_show:
             try:
                 state = "fetched" if _download_if_missing(file) else "here"
             except KitError as error:
@@ -63,21 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
     for part in (model.audio, model.text):
         if part.hub_model is None:  # its files were fetched above
             continue
-        problems = [] if arguments.show else [problem for _, problem in part.missing_files()]
+        problems = [] if only_show else [problem for _, problem in part.missing_files()]
         if not problems:
             fact, missing = part.plan_facts()
             print(*([f"{name}: {cure}" for name, cure in missing] or [f"hub model {fact}"]), sep="\n")
         download_errors += problems
     if download_errors:
         raise KitError("\n".join(download_errors))
-    return 0
 
 
-def _download_model(name: str, only_show: bool) -> int:
-    """Fetch a Hugging Face model by its name, unless `only_show`, and print its folder. Returns: The exit status."""
+def _download_model(name: str, only_show: bool) -> None:
+    """Fetch a Hugging Face model by its name, unless `only_show`, and print its folder."""
     folder = local_folder(name, "model") if only_show else fetch(name, "model")
     print(f"hub model {name}: {f'in {folder}' if folder else 'not on this machine'}")
-    return 0
 
 
 def published_files(model: Model) -> Iterator[PublishedFile]:
