@@ -2,15 +2,14 @@
 
 import logging
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from data_tools import __main__ as data_tools
 from data_tools.cli import ranks, run_app, set_up_log
 from data_tools.errors import KitError
-from submission import __main__ as submission
 from system.compute.processes import exit_process
 
 app = typer.Typer(
@@ -352,10 +351,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def lbar() -> NoReturn:
     """Run the program `lbar`, and end the process."""
-    first, rest = sys.argv[1:2], sys.argv[2:]
-    if first == ["data"]:
-        exit_process(data_tools.main(rest))
-    exit_process(submission.main(rest) if first == ["submit"] else main())
+    floor = {"data": "data_tools", "submit": "submission"}.get(sys.argv[1] if sys.argv[1:] else "")
+    exit_process(import_module(f"{floor}.__main__").main(sys.argv[2:]) if floor else main())
 
 
 if __name__ == "__main__":
