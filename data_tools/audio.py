@@ -157,12 +157,6 @@ def sound_problem(path: Path | str) -> str | None:
     return "silent" if np.ptp(wave) <= STEPS else None
 
 
-def peaks(path: Path | str, parts: int) -> Wave:
-    """Return the greatest magnitude of each of `parts` equal parts of a file, to draw its waveform."""
-    wave = np.abs(_decoded(path)[0])
-    return np.array([part.max(initial=0) for part in np.array_split(wave, parts)], np.float32)
-
-
 def content_key(path: Path | str) -> str:
     """Return the SHA-256 of a file's bytes. Raises AudioError for a missing file."""
     _require_file(path)

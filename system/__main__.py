@@ -80,7 +80,7 @@ def run(
     from system.compute.device import device_of
     from system.compute.processes import is_first, processes
     from system.experiments.run import compute_features, run_recipe
-    from system.experiments.study import run_and_write
+    from system.experiments.studies import load_study, run_study
     from system.experiments.summary import report
     from system.recipe.load import load_recipe
     from system.training.tracking import require_tracker
@@ -92,7 +92,9 @@ def run(
     if recipe.name.endswith(".study.yaml"):
         if out or name:
             raise KitError("--out and --name are for one run; a study's runs lie in --runs")
-        run_and_write(recipe, changes, runs, chosen, track, until)
+        study, cells = load_study(recipe, changes, runs)
+        with processes(chosen):
+            print(run_study(study, cells, runs, chosen, track, until), end="")
         return
     loaded = load_recipe(recipe, changes)
     with processes(chosen):
@@ -226,12 +228,11 @@ def search(
         raise typer.Exit(1)
 
 
-@app.command()
-def serve(
+@app.command("serve")
+def serve_page(
     model: Model,
     audio: Annotated[Path | None, typer.Argument(help="The clips; default: those that the recipe ranks.")] = None,
     split: Split = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; the default is this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses any free port.")] = 8020,
     stage: Stage = None,
     checkpoint: Checkpoint = None,
@@ -242,12 +243,13 @@ def serve(
     """Search clips with a trained model on a page in the browser."""
     from system.ranking.listing import list_clips
     from system.runs.rankers import clips_to_rank, open_ranker
-    from system.serve.listening import bind_socket, serve_search
+    from system.serve.search import Search
+    from system.serve.server import bind, serve
 
-    with bind_socket(host, port) as listening:  # a taken port is reported before anything is computed
+    with bind(port) as listener:  # a taken port is reported before anything is computed
         listed = list_clips(audio, split) if audio else clips_to_rank(model, split)
         ranker = open_ranker(model, stage, checkpoint, changes, device, cache, with_windows=True)
-        serve_search(ranker, ranker.open(listed), host, listening)
+        serve(Search(ranker, ranker.open(listed), audio, split), listener)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_tools.cli import counted
 from system.check.check import WARNING, Problem, Row, check, find_data, to_fix
-from system.experiments.study import describe_progress, load_study, run_folder
+from system.experiments.studies import describe_progress, folder_of, load_study
 from system.recipe.load import load_recipe
 
 
@@ -41,7 +41,7 @@ def _recipe(
 def _study(path: Path, changes: list[str], runs: Path) -> tuple[list[str], list[Problem]]:
     """Check the first cell of a study, and what differs in the others."""
     study, cells = load_study(path, changes, runs)
-    folders = [run_folder(study, *key, runs) for key in cells]
+    folders = [folder_of(study, *key, runs) for key in cells]
     recipes = {cell: cells[cell, study.seeds[0]].recipe for cell in study.cells}
     found = {cell: list(check(one, find_data(one), runs, folders)) for cell, one in recipes.items()}
     first, *others = found

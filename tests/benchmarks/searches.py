@@ -13,14 +13,14 @@ from urllib.parse import urlencode, urlsplit
 
 # In a separate process, like `serve`. The clips' embeddings are random: their values do not change the time.
 SERVED = """
-import asyncio, sys
+import sys
 from pathlib import Path
 import tiny, torch
 from data_tools.manifest import Clip
 from system.runs.open import build_model
 from system.recipe.load import load_recipe
 from served import searching
-from system.serve.listening import bind_socket, serve
+from system.serve.server import bind, serve
 from system.models.embeddings import Embedded
 
 folder, model = Path(sys.argv[1]), sys.argv[2]
@@ -40,7 +40,7 @@ clips = [
     for n in range(count)
 ]
 search = searching(build_model(recipe, []), clips, Embedded(torch.randn(count, 384, generator=torch.manual_seed(0))))
-asyncio.run(serve(search, {}, "127.0.0.1", bind_socket("127.0.0.1", 0)))
+serve(search, bind(0))
 """
 
 

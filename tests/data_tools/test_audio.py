@@ -15,7 +15,6 @@ from data_tools.audio import (
     audio_seconds,
     content_key,
     encoded,
-    peaks,
     read_audio,
     read_excerpt,
     readable_seconds,
@@ -234,12 +233,6 @@ def test_files_without_sound_are_told_apart(wave: np.ndarray, word: str | None, 
     soundfile.write(tmp_path / "x.wav", wave, RATE, subtype="FLOAT")
     found = sound_problem(tmp_path / "x.wav")
     assert found is None if word is None else word in str(found)
-
-
-def test_peaks_are_the_greatest_magnitudes_of_equal_parts(tmp_path: Path) -> None:
-    wave = np.repeat([0.5, -0.25, 0.0, 1.0], 8000)
-    soundfile.write(tmp_path / "x.wav", wave, 8000, subtype="FLOAT")
-    assert peaks(tmp_path / "x.wav", 4).tolist() == [0.5, 0.25, 0.0, 1.0]
 
 
 def test_key_of_a_file_is_the_sha256_of_its_bytes(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ HEAVY = [
     "system.recipe.data",
     "system.ranking.write",
     "system.experiments.run",
-    "system.experiments.study",
+    "system.experiments.studies",
     "system.training.train",
     "submission.plots",
     "data_tools.freesound.crawl",

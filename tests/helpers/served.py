@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import numpy as np
 import soundfile
@@ -27,11 +27,9 @@ from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
 from system.ranking.listing import Listed
 from system.ranking.model import ClipSource, ModelPool, ModelRanker, WindowSettings
-from system.serve.listening import bind_socket
 from system.serve.search import Search
-from system.serve.server import SearchPage
+from system.serve.server import bind, search_app
 
-LOCAL = frozenset({"localhost"})
 SECONDS = Grid(1.0, 0.5)
 
 
@@ -121,7 +119,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Served:
-    page: SearchPage
+    search: Search
     port: int
 
     @property
@@ -132,9 +130,8 @@ class Served:
         """Send a request with an unchanged path and return the answer. Headers: `_` for `-`."""
         return ask(self.port, path, method, body, **headers)
 
-    def search(self, query: str, **parameters: object) -> Reply:
-        rest = "".join(f"&{name}={quote(str(value))}" for name, value in parameters.items())
-        return self.ask(f"/api/search?query={quote(query)}{rest}")
+    def find(self, path: str = "/api/search", **parameters: object) -> Reply:
+        return self.ask(f"{path}?{urlencode(parameters)}")
 
 
 def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
@@ -148,18 +145,15 @@ def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, **
 
 
 @contextmanager
-def served(
-    search: Search, names: frozenset[str] | None = LOCAL, about: dict[str, Any] | None = None
-) -> Iterator[Served]:
+def served(search: Search) -> Iterator[Served]:
     """The page of a search, in a thread."""
     from aiohttp import web
 
-    page = SearchPage(search, {"score": "a number", "examples": [], **(about or {})}, names)
     ready, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-    listening = bind_socket("127.0.0.1", 0)
+    listening = bind(0)
 
     async def answering() -> None:
-        runner = web.AppRunner(page.app(), access_log=None, shutdown_timeout=1)
+        runner = web.AppRunner(search_app(search), access_log=None, shutdown_timeout=1)
         await runner.setup()
         await web.SockSite(runner, listening).start()
         ready.set()
@@ -175,7 +169,7 @@ def served(
     thread.start()
     try:
         assert ready.wait(30)
-        yield Served(page, listening.getsockname()[1])
+        yield Served(search, listening.getsockname()[1])
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()

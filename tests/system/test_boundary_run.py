@@ -19,7 +19,7 @@ from system.check.check import Found, trainable_parameters
 from system.models.scores import Moments
 from system.runs.open import open_trained
 from system.runs.rankers import clips_to_rank, open_ranker
-from system.serve.search import Search, SearchQuery
+from system.serve.search import Search
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
@@ -91,8 +91,8 @@ def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_ma
     names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}
     moments = {one.id: one for one in tiny_moments.moments_of(moments_manifest)}
     for qid, windows in answers(Path(result.windows)).items():
-        (found,) = search.answer([SearchQuery(moments[qid].text, len(pool.clips))])
-        (hit,) = [hit for hit in found.hits or [] if pool.clips[hit.row].file_name == names[moments[qid].clip]]
+        found = search.find(moments[qid].text, len(pool.clips))
+        (hit,) = [hit for hit in found or [] if pool.clips[hit.row].file_name == names[moments[qid].clip]]
         assert hit.located is not None
         assert np.abs(np.array(hit.located.windows) - windows).max() < 2e-4
 

@@ -17,7 +17,7 @@ from system.__main__ import main
 from system.models.text.words import write_word_vectors
 from system.ranking.listing import Listed
 from system.runs.rankers import open_ranker
-from system.serve.search import Search, SearchQuery
+from system.serve.search import Search
 
 
 def content(world: Path, folder: Path) -> dict[str, Any]:
@@ -107,13 +107,12 @@ def test_search_and_report_accept_models_with_series_of_embeddings(done: Path, w
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     ranker = open_ranker(done, cache=tmp_path)
     search, again = (Search(ranker, ranker.open(Listed(some))) for some in (clips, clips[::-1]))
-    assert again.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score == pytest.approx(
-        search.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score
-    ), "equal to the stored score"
-    (found, _), (unknown, _) = search.answer([SearchQuery(clips[0].captions[0], 3), SearchQuery("zebra", 3)])
+    found, other = (one.find(clips[0].captions[0], 3) for one in (search, again))
     assert found is not None
     assert len(found) == 3
-    assert unknown is None
+    assert other is not None
+    assert other[0].score == pytest.approx(found[0].score), "equal to the stored score"
+    assert search.find("zebra", 3) is None
     assert submission(["report", str(done)]) == 0
 
 

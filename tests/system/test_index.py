@@ -17,7 +17,7 @@ from system.models.scores import cosine
 from system.models.text.encoder import TextEncoder
 from system.ranking import index, model
 from system.ranking.index import VectorIndex, build_index
-from system.serve.search import Search, SearchQuery
+from system.serve.search import Search
 
 
 class Drawn(TextEncoder):
@@ -67,11 +67,11 @@ def test_pool_of_6000_clips_is_ranked_without_building_an_index(monkeypatch: pyt
     found = searched(6000)
     assert found.pool.index is None
     for text in ("1", "2", "3"):
-        (answer,) = found.answer([SearchQuery(text, 50, 10)])
+        hits = found.find(text, 50, 10)
         rows, scores = expected(6000, text, 60)
-        assert answer.hits is not None
-        assert [hit.row for hit in answer.hits] == rows[10:]
-        assert [hit.score for hit in answer.hits] == scores[10:]
+        assert hits is not None
+        assert [hit.row for hit in hits] == rows[10:]
+        assert [hit.score for hit in hits] == scores[10:]
 
 
 def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,10 +82,9 @@ def test_indexed_pool_gives_exact_ranking(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(index, "TRAINED_ON", 900)
     found = searched(3000)
     assert found.pool.index is not None
-    answers = found.answer([SearchQuery(text, 10, offset) for text in "123" for offset in (0, 10)])
-    for text, first, second in zip("123", answers[::2], answers[1::2], strict=True):
+    for text in "123":
         rows, scores = expected(3000, text, 20)
-        hits = [*(first.hits or []), *(second.hits or [])]
+        hits = [*(found.find(text, 10) or []), *(found.find(text, 10, 10) or [])]
         assert [hit.row for hit in hits] == rows
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
 
@@ -96,11 +95,10 @@ def test_search_results_beyond_the_candidates_of_an_index_have_exact_scores(monk
     monkeypatch.setattr(model, "MAX_INDEXED", 15)
     found = searched(3000)
     monkeypatch.setattr(VectorIndex, "candidates", None)
-    (page,) = found.answer([SearchQuery("4", 10, 2995)])
-    assert page.hits is not None
-    assert [hit.row for hit in page.hits] == expected(3000, "4", 3000)[0][2995:]
-    (beyond,) = found.answer([SearchQuery("4", 10, 5000)])
-    assert beyond.hits == []
+    page = found.find("4", 10, 2995)
+    assert page is not None
+    assert [hit.row for hit in page] == expected(3000, "4", 3000)[0][2995:]
+    assert found.find("4", 10, 5000) == []
 
 
 def test_candidates_found_in_a_vector_index_match_hand_values() -> None:

@@ -30,6 +30,7 @@ from system.ranking import cache
 from system.ranking.cache import CachedEmbeddings, cache_folder
 from system.ranking.listing import Listed, list_clips
 from system.runs.open import Trained, open_trained
+from system.serve.search import Search
 
 TEXT = "A deep tone sounds."
 
@@ -92,10 +93,10 @@ def test_all_verbs_use_the_same_clips_of_a_folder_and_report_skipped_files(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def ended(search: object, about: dict[str, object], *rest: object) -> None:
-        print(f"serves {about['clips']} clips, {about['skipped']} skipped")
+    def ended(search: Search, *rest: object) -> None:
+        print(f"serves {len(search.pool.clips)} clips, {len(search.pool.skipped)} skipped")
 
-    monkeypatch.setattr("system.serve.listening.serve", ended)
+    monkeypatch.setattr("system.serve.server.serve", ended)
     expected = {
         *("broken.wav: cannot be decoded", "empty.flac: contains no audio", "such as notes.txt"),
         "using 4 clips; skipped 3 files",

@@ -91,7 +91,7 @@ def test_search_with_a_published_frame_model_returns_moment_windows(root: Path, 
     options = [tmp_path / "sounds", "--cache", tmp_path / "cache"]
     with serving(root, hub_folder("pe_audio_frame"), *options) as (_, port):
         (first, *_) = ask(port, "/api/search?query=a%20dog%20barks").json["results"]
-        assert first["moments"]["windows"]
+        assert first["windows"]
         about = ask(port, "/api/about").json
     assert about["checkpoint"] == "published weights"
     assert about["clips"] == 8

@@ -17,7 +17,7 @@ from data_tools.settings import parse
 from system.__main__ import main
 from system.check.check import Found, trainable_parameters
 from system.check.download import published_files
-from system.experiments.study import load_study
+from system.experiments.studies import load_study
 from system.recipe.load import RecipeError, as_change, load_recipe
 
 SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))

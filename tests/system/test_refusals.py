@@ -63,7 +63,6 @@ COMMANDS = [
     ("search run audio tone --top=-1", "--top"),
     ("embed run empty --out e.npz", "empty"),
     ("serve run --port 65536", "65535"),
-    ("serve run --port 0 --host 192.0.2.1", "192.0.2.1"),
     ("serve run --port 0 --split test", "test"),
     ("serve run empty --port 0", "empty"),
     # recipes and studies

@@ -18,7 +18,7 @@ from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores
 from submission.metrics.blend import blend
 from system.__main__ import main
-from system.experiments.study import load_study
+from system.experiments.studies import load_study
 from system.recipe.load import RecipeError, load_recipe
 
 

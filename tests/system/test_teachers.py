@@ -351,9 +351,6 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(
         assert parts[2].values == pytest.approx((parts[0].values + parts[1].values) / 2, abs=1e-5)
         noted = json.loads((runs / f"steps/student_s{seed}/resolved.json").read_text())
         assert noted["teachers"]["first"]["folder"] == str(runs / f"steps/first_s{seed}")
-    cells["first"] = {"stages.train.start_from": {"kind": "model", "folder": "{student}"}}
-    assert main(["run", str(write(study, path)), "--runs", str(runs)]) == 1
-    assert "student" in capsys.readouterr().err
 
 
 def test_teacher_from_an_embeddings_file_gives_the_results_of_its_model(

@@ -1,0 +1,251 @@
+"""Run a recipe with several seeds and settings, and write a table of the results."""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import Field, ValidationError
+
+from data_tools.cli import about
+from data_tools.files import write_text
+from data_tools.settings import Name, Strict, fault_of
+from submission.editions import get_moments_edition
+from submission.formats.moments import read_moment_truth
+from submission.formats.score_matrix import read_scores
+from submission.metrics.intervals import paired_difference
+from submission.metrics.summary import (
+    CLIPS,
+    Summary,
+    ranks_from_audio,
+    ranks_in_matrix,
+    summarise,
+    summarise_audio_to_text,
+    summarise_moments_file,
+)
+from submission.runs.reading import read_result
+from submission.runs.record import EpochLine, MomentsResult, RankedResult
+from system.compute.processes import is_first, on_first
+from system.experiments.run import Until, compute_features, run_recipe
+from system.experts.base import Device
+from system.recipe import schema
+from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
+from system.runs.folder import Run
+from system.runs.overview import CHOSEN_BY, LOWER_IS_BETTER
+
+DEFAULT = [f"T2A {one}" for one in ("mAP@10", "R@1", "R@5", "R@10")]
+DEFAULT += [f"A2T {one}" for one in ("mAP@10", "HR@1", "HR@5", "HR@10")]
+NOTES = (
+    "validation: of the ranked checkpoint; choose settings by it, since the other columns are of the ranked clips. "
+    "Bold: the highest mean. p: paired randomisation test of mAP (moments: R1@0.7) against the first cell, query by "
+    "query, as a mean over seeds."
+)
+
+log = logging.getLogger(__name__)
+
+
+class Published(Strict):
+    """A paper's figures, which stand below the measured ones."""
+
+    source: str  # paper and table
+    entry: Name  # rank entry to which the figures belong
+    cells: dict[Name, list[float | None]]  # one figure per column, in the table's unit; null: not published
+
+
+class Study(Strict):
+    """A study: one run per cell and seed.
+
+    Columns: T2A (clips found by captions) or A2T with R@k, mAP@10 or mAP; A2T also with HR@k and pooled R@k; or R1@0.7,
+    mAP and so on of moments, also of windows of some length (`R1@0.7 2 to 5 s`) or of `new texts`.
+    """
+
+    name: Name  # folder of its runs
+    recipe: str  # path from the study's folder
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    cells: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]  # changed settings; "{CELL}": that cell's run
+    columns: list[str] = DEFAULT
+    unit: Literal["share", "percent"] = "share"
+    published: Published | None = None
+
+
+Cells = dict[tuple[str, int], Loaded]  # (cell, seed) -> the changed recipe
+
+
+def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tuple[Study, Cells]:
+    """Read a study and the recipes of its cells.
+
+    Raises:
+        RecipeError: With all mistakes of the study and its recipes.
+    """
+    _, document = read_document(path, "study")
+    problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
+    try:
+        study = Study.model_validate(document.value)
+    except ValidationError as error:
+        for one in error.errors():
+            problems.append(f"{path}:{document.line(one['loc'])}: {'.'.join(map(str, one['loc']))}: {fault_of(one)}")
+        raise RecipeError(problems) from error
+    cells: Cells = {}
+    for (cell, settings), seed in product(study.cells.items(), study.seeds):
+        run = str(folder_of(study, r"\1", seed, runs))
+        own = (re.sub(r"\{([a-z0-9_]+)\}", run, as_change(key, value)) for key, value in settings.items())
+        try:
+            cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *own, f"seed={seed}"])
+        except RecipeError as error:
+            problems += [f"{path}: cell {cell}: {text.removeprefix('--set ')}" for text in error.problems]
+    if problems:
+        raise RecipeError(list(dict.fromkeys(problems)))
+    return study, cells
+
+
+def folder_of(study: Study, cell: str, seed: int, runs: Path) -> Path:
+    """Return the folder of a run."""
+    return runs / study.name / f"{cell}_s{seed}"
+
+
+def describe_progress(folders: Sequence[Path]) -> str:
+    """Say how many runs are finished, and the time left."""
+    results = [read_result(folder) for folder in folders if (folder / "result.json").exists()]
+    seconds = [max(result.seconds, result.training_seconds) for result in results]
+    left = len(folders) - len(seconds)
+    done = f"{len(seconds)} of {len(folders)} runs done"
+    return f"{done}, {about(left * float(np.mean(seconds)))} left" if left and seconds else done
+
+
+def run_study(
+    study: Study, cells: Cells, runs: Path, device: "Device | None", track: Any, until: Until | Literal["features"]
+) -> str:
+    """Run what is not finished, and write table.md, table.tex and table.csv.
+
+    Returns:
+        The table as Markdown; "" before the last step, and in all processes but the first.
+    """
+    folders = [folder_of(study, *key, runs) for key in cells]
+    for folder, loaded in zip(folders, cells.values(), strict=True):
+        log.info("study %s: %s", study.name, folder.name)
+        if until == "features":
+            compute_features(loaded.recipe, device)
+        else:
+            run_recipe(loaded, runs, folder, device, track, until)
+        log.info("study %s: %s", study.name, describe_progress(folders))
+    on_first(lambda: None)  # the first process still ranks the last run
+    if until != "results" or not is_first():
+        return ""
+    numbers = summarise_study(study, cells, runs)
+    texts = as_texts(study, numbers)
+    text = as_markdown(texts, study.published)
+    for suffix, content in ("md", text), ("tex", as_latex(texts)), ("csv", numbers.to_csv()):
+        write_text(runs / study.name / f"table.{suffix}", content)
+    return text
+
+
+def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
+    """Return means and deviations (n - 1) over seeds, in the study's unit, a row per cell and rank entry.
+
+    p is that of a paired test against the first cell.
+    """
+    each = pd.DataFrame([row for key, one in cells.items() for row in _rows(study, key, one.recipe, runs)])
+    names = list(each.columns.drop(["cell", "data", "clips", "values", "groups"]))
+    names.sort(key=lambda name: not name.startswith("validation"))
+    if study.unit == "percent":
+        each[[name for name in names if "loss" not in name]] *= 100
+    groups = each.groupby(["cell", "data"], sort=False)
+    numbers = groups[["clips", *names]].mean().join(groups[names].std().add_suffix(" std"))
+    numbers.insert(0, "seeds", groups.size())
+    first: dict[Any, np.ndarray] = {}
+    p = []
+    for (_, data), seeds in groups:
+        values = np.mean(list(seeds["values"]), axis=0)
+        before = first.setdefault(data, values)
+        p.append(np.nan if before is values else paired_difference(before, values, seeds["groups"].iloc[0]).p)
+    return numbers.assign(p=p)
+
+
+def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a run for each rank entry; those of chance and of a perfect system for the first seed."""
+    run = Run(folder_of(study, *key, runs))
+    result, epochs = run.read_result(), run.read_metrics() if run.metrics.exists() else []
+    entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
+    for name, entry in entries.items():
+        if isinstance(entry, MomentsResult):
+            summary, figures = _figures_of_moments(entry)
+            tested, bounds = "R1@0.7", {"random": entry.random, "true frames": entry.ceiling}
+            known = {what: values and values[entry.metric] for what, values in bounds.items()}
+        else:
+            summary, figures = _figures_of_clips(run.scores_file(name))
+            tested = next((one[4:] for one in study.columns if one.startswith("T2A mAP")), "mAP@10")
+            known = {"chance": entry.chance, "ceiling": entry.ceiling}
+        yield {
+            **{"cell": key[0], "data": name, "clips": summary.queries.n_pool},
+            **{"groups": summary.queries.groups, "values": summary.per_query[tested]},
+            **validation_of(recipe, name, epochs),
+            **{column: figures.get(column) for column in study.columns},
+            **{f"{what} {entry.metric}": value for what, value in known.items() if key[1] == study.seeds[0]},
+        }
+
+
+def _figures_of_clips(scores: Path) -> tuple[Summary, dict[str, float]]:
+    matrix = read_scores(scores)
+    to_clips = summarise(ranks_in_matrix(matrix), (*CLIPS, "mAP"))
+    to_texts = summarise_audio_to_text(ranks_from_audio(matrix))
+    both = {"T2A": to_clips.values, "A2T": to_texts.values}
+    return to_clips, {f"{way} {metric}": one for way, values in both.items() for metric, one in values.items()}
+
+
+def _figures_of_moments(entry: MomentsResult) -> tuple[Summary, dict[str, float]]:
+    truth, edition = read_moment_truth(Path(entry.truth)), get_moments_edition(entry.edition)
+    summary = summarise_moments_file(Path(entry.windows), truth, edition)
+    new = {f"{metric} new texts": value for metric, value in (entry.figures_of_new_texts or {}).items()}
+    return summary, summary.values | summary.by_length | new
+
+
+def validation_of(recipe: schema.Recipe, name: str, epochs: Sequence[EpochLine]) -> dict[str, float]:
+    """Return the metric that chose the checkpoint of a rank entry, at its epoch.
+
+    For the last checkpoint, it is the first known of CHOSEN_BY. Entries that use several checkpoints have none.
+    """
+    stage, which = (getattr(recipe.rank[name], key, "") for key in ("stage", "checkpoint"))
+    known = [line.validation for line in epochs if line.stage == stage]
+    for metric in (which, *CHOSEN_BY):
+        if known and metric in known[-1]:
+            values = [one[metric] for one in known]
+            best = min(values) if metric in LOWER_IS_BETTER else max(values)
+            where = " (test split)" if recipe.stages[stage].monitor.test_split else ""
+            return {f"validation {metric}{where}": values[-1] if which == "last" else best}
+    return {}
+
+
+def as_texts(study: Study, numbers: pd.DataFrame) -> pd.DataFrame:
+    """Return the table as texts: the best means in bold, and a paper's figures in rows of their own."""
+    form = ("{:.1f}" if study.unit == "percent" else "{:.4f}").format
+    forms = {"seeds": "{:g}".format, "clips": "{:g}".format, "p": "{:.4f}".format}
+    shown, best = pd.DataFrame(index=numbers.index), numbers.groupby("data").transform("max")
+    for name in numbers.columns:
+        text = numbers[name].map(forms.get(name, form))
+        if f"{name} std" in numbers:
+            text += " ± " + numbers[f"{name} std"].map(form)
+        if name in study.columns and len(numbers) > 1:
+            text = text.mask(numbers[name] == best[name], "**" + text + "**")
+        if not name.endswith(" std"):
+            shown[name] = text.str.replace(r"( ± )?nan", "", regex=True)
+    for cell, figures in study.published.cells.items() if study.published else ():
+        for name, value in zip(study.columns, figures, strict=False):
+            shown.loc[(f"{cell}, paper", ""), name] = "" if value is None else f"{value:g}"
+    return shown.fillna("").reset_index()
+
+
+def as_markdown(texts: pd.DataFrame, published: Published | None) -> str:
+    """Return the table with its notes as Markdown."""
+    lines: list[list[str]] = [list(map(str, texts)), ["---"] * len(texts.columns), *texts.to_numpy().tolist()]
+    source = f"\nFigures of the paper: {published.source}\n" if published else ""
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{NOTES}\n{source}"
+
+
+def as_latex(texts: pd.DataFrame) -> str:
+    """Return the table as a LaTeX tabular of the package booktabs."""
+    text = texts.to_latex(index=False, escape=True)
+    return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text).replace("±", r"$\pm$")
