@@ -4,17 +4,12 @@ Never imports torch.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from system.models.audio.base import Encoder
 from system.models.audio.hugging_face import HuggingFace
 from system.moments.windows import Grid
 from system.networks.hugging_face_types import TOKENS_PER_SECOND
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from system.models.audio.segmented import Network
 
 
 class HubFrames(HuggingFace):
@@ -58,9 +53,10 @@ class HubFrames(HuggingFace):
         if abs(frames - round(frames)) > 1e-9:
             yield "segment_seconds", "segment_seconds must be a multiple of 0.04 s, the duration of a frame"
 
-    def _build_encoder(self, network: "Network", out: int, pretrained: "Path | None") -> Encoder:
-        """Build the audio encoder that returns the network's frames. pretrained: Path of the network's weights."""
+    def build(self, out: int) -> Encoder:
+        """Build the audio encoder that returns the network's frames."""
         from system.models.audio.hub_frames_encoder import HubFramesEncoder
 
         ((name, _),) = self.experts.items()
-        return HubFramesEncoder(name, network, pretrained, round(self.segment_seconds * self.sample_rate))
+        size = round(self.segment_seconds * self.sample_rate)
+        return HubFramesEncoder(name, self.build_network(), self.pretrained(), size)
