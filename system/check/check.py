@@ -186,8 +186,11 @@ def _model(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
             yield Problem(MISTAKE, f"text, data {source}", fault)
     if not recipe.model.text.is_trained:
         absent.discard("text")
-    elif recipe.model.text.reads_vocabulary and not all(data[name].clips for name in recipe.trained_on):
-        absent.add("text")
+    elif recipe.model.text.reads_vocabulary:
+        starts = [stage.start_from for stage in recipe.stages.values()]
+        untrained = any(isinstance(one, schema.FromModel) and not Path(one.folder).exists() for one in starts)
+        if untrained or not all(data[name].clips for name in recipe.trained_on):
+            absent.add("text")
     try:
         counts = trainable_parameters(recipe, data, absent)
     except KitError as error:

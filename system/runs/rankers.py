@@ -164,17 +164,15 @@ def clips_to_rank(model: Path, split: str | None) -> Listed:
     for a hub model, and DataError if the manifest cannot be read.
     """
     if is_untrained(model) and not is_recipe(model):
-        raise KitError(f"the published model {model} has no clips; name a folder of sounds with --audio")
+        raise KitError(f"the published model {model} has no clips; name a folder of sounds after it")
     path = model / "resolved.json"
     path = model if is_recipe(model) else path if path.exists() else model / "recipe.json"
     recipe = load_recipe(path).recipe
     ranked = next(iter(recipe.scored or recipe.rank_moments), None)
     if ranked is None:
-        raise KitError(
-            f"the recipe {recipe.name} has no rank entry, so its clips are unknown; name the clips with --audio"
-        )
+        raise KitError(f"the recipe {recipe.name} has no rank entry, so its clips are unknown; name the clips after it")
     source = recipe.data[recipe.ranked_source(ranked)]
     audio = Path(source.manifest)
     if not audio.exists():
-        raise KitError(f"the manifest {audio} of the recipe {recipe.name} is missing; name the clips with --audio")
+        raise KitError(f"the manifest {audio} of the recipe {recipe.name} is missing; name the clips after it")
     return list_clips(audio, split or source.split)

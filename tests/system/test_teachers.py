@@ -343,6 +343,7 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(
     study = {"name": "steps", "recipe": "r.yaml", "seeds": [1, 2], "cells": cells}
     path, runs = write(study, tmp_path / "steps.study.yaml"), tmp_path / "runs"
     assert main(["check", str(path), "--runs", str(runs)]) == 0
+    capsys.readouterr()
     assert main(["run", str(path), "--runs", str(runs)]) == 0
     table = capsys.readouterr().out
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:5]] == ["first", "student", "ensemble"]
