@@ -180,7 +180,7 @@ def content_keys(clips: Collection[Clip], threads: ThreadPoolExecutor) -> dict[s
     It is of a file's size and ends; of all bytes if different files have these in common.
     """
     paths = list(dict.fromkeys(clip.path for clip in clips))
-    keys = dict(zip(paths, threads.map(lambda path: _attempt(lambda: quick_checksum(Path(path))), paths), strict=True))
+    keys = dict(zip(paths, threads.map(lambda path: _attempt(lambda: _quick_key(path)), paths), strict=True))
     alike: dict[object, list[str]] = {}
     for path, key in keys.items():
         alike.setdefault(key, []).append(path)
@@ -188,6 +188,15 @@ def content_keys(clips: Collection[Clip], threads: ThreadPoolExecutor) -> dict[s
         contents = dict(zip(group, threads.map(content_key, group), strict=True)) if len(group) > 1 else {}
         keys |= contents if len(set(contents.values())) > 1 else {}
     return {clip.id: keys[clip.path] for clip in clips}
+
+
+def _quick_key(path: str) -> str:
+    try:
+        return quick_checksum(Path(path))
+    except OSError as error:
+        if error.filename is None:  # of a disk, in the middle of a file
+            raise KitError(f"{path}: {error.strerror}") from error
+        raise
 
 
 def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolExecutor, strict: bool) -> None:

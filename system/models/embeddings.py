@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from system.compute.device import on_device
 from system.compute.processes import gather, process_count
 
 # B clips or captions, L frames or words, D embedding; F frames of all clips together
@@ -101,11 +102,29 @@ def unit_vectors(embedded: Embeddings) -> torch.Tensor:
 
 def concatenate_embeddings(parts: Sequence[Embedded]) -> Embedded:
     """Concatenate embeddings; series are padded to the longest."""
-    if parts[0].lengths is None:
-        return Embedded(torch.cat([part.values for part in parts]))
-    longest = max(part.values.shape[1] for part in parts)
-    filled = [F.pad(part.values, (0, 0, 0, longest - part.values.shape[1])) for part in parts]
-    return Embedded(torch.cat(filled), torch.cat([part.lengths for part in parts if part.lengths is not None]))
+    starts = torch.arange(sum(part.size for part in parts)).split([part.size for part in parts])
+    return join_embeddings(parts, starts)
+
+
+def join_embeddings(parts: Sequence[Embedded], rows: Sequence[torch.Tensor]) -> Embedded:
+    """Join embeddings, padded to the longest in one copy: a long recording would need several GB.
+
+    Args:
+        rows: Places of each part's items in the result.
+    """
+    first = parts[0].values
+    shape = max(part.values.shape[1:-1] for part in parts)
+    values = first.new_zeros(sum(part.size for part in parts), *shape, first.shape[-1])
+    for part, at in zip(parts, rows, strict=True):
+        at = on_device(at, first.device)
+        if part.lengths is None:
+            values[at] = part.values
+        else:
+            values[at, : part.values.shape[1]] = part.values
+    lengths = [part.lengths for part in parts if part.lengths is not None]
+    return Embedded(
+        values, torch.cat(lengths)[torch.cat(list(rows)).argsort().to(lengths[0].device)] if lengths else None
+    )
 
 
 def gather_embeddings(local: Sequence[Embedded], count: int, device: torch.device) -> list[Embedded]:

@@ -34,6 +34,6 @@ class AsOnGpu(TorchDispatchMode):
             source = tensors[-1].device.type
             if {source, torch.device(target).type} == {"cpu", "meta"} and not is_free:
                 raise RuntimeError(f"{func} waits for the GPU")
-        elif len(places) > 1:
+        elif len(places) > 1 and "_pack_padded_sequence" not in str(func):  # its lengths are on the CPU
             raise RuntimeError(f"{func} mixes tensors of both devices")
         return func(*args, **kwargs)

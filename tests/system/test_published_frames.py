@@ -1,6 +1,7 @@
 """Times found by PE-A-Frame without training: windows, fits, and the search page."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(
 ) -> None:
     monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 3)
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
-    lines.append(lines[0] | {"id": "other", "split": "validation"})
+    other = shutil.copy(long_recording, tmp_path / "other.wav")
+    lines.append(lines[0] | {"id": "other", "split": "validation", "path": str(other), "file_name": "other.wav"})
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     moments = [json.loads(line) for line in (tmp_path / "moments.jsonl").read_text().splitlines()]
     moments.append(moments[0] | {"id": "q9", "clip": "other"})

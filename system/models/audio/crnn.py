@@ -16,7 +16,7 @@ from system.experts.logmel import SILENCE
 from system.models.audio.base import AudioSettings
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
-from system.models.embeddings import Embedded, concatenate_embeddings
+from system.models.embeddings import Embedded, join_embeddings
 from system.networks.layers import pooled_over_time
 
 # B clips, T frames, E embedding
@@ -125,10 +125,10 @@ class CrnnEncoder(AudioEncoder):
         found, order = [], []
         for length in lengths.unique():  # clips of one length together, so that padding has no effect
             rows = (lengths == length).nonzero()[:, 0]
-            order.append(on_device(rows, values.device))
-            frames = self._frames(values[order[-1], : int(length)])
+            order.append(rows)
+            frames = self._frames(values[on_device(rows, values.device), : int(length)])
             found.append(self.settings.embedded(frames, lengths[rows].clamp(min=MIN_FRAMES)))
-        return concatenate_embeddings(found).rows(torch.cat(order).argsort())
+        return join_embeddings(found, order)
 
     def _frames(self, values: torch.Tensor) -> torch.Tensor:
         """Embed the frames of clips of equal length, at least 4."""

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from data_tools.words import words_of
-from system.compute.device import on_device, suited_to
+from system.compute.device import suited_to
 from system.models.base import EncoderKind
-from system.models.embeddings import Embedded, concatenate_embeddings
+from system.models.embeddings import Embedded, join_embeddings
 
 # N captions, D embedding
 
@@ -73,8 +73,8 @@ class TextEncoder(nn.Module, ABC):
         """Embed texts, those of similar length together, so that little is padding."""
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
         size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
-        parts = [self.embed_batch([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
-        return concatenate_embeddings(parts).rows(on_device(order.argsort(), self.device))
+        rows = order.split(size)
+        return join_embeddings([self.embed_batch([texts[i] for i in some.tolist()]) for some in rows], rows)
 
     @abstractmethod
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
