@@ -28,7 +28,7 @@ Model = Annotated[
     Path,
     typer.Argument(
         help="Folder of a run or an exported model, a recipe without stages, or the Hugging Face name or folder of "
-        "CLAP, PE-AV, PE-A-Frame or EmbeddingGemma 2."
+        "CLAP, PE-AV or PE-A-Frame."
     ),
 ]
 Audio = Annotated[Path, typer.Argument(help="The clips: a folder with its subfolders, or a manifest (.jsonl).")]

@@ -18,7 +18,7 @@ from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main as system
-from system.experts.logmel import LogMel
+from system.audio.logmel import LogMel
 from system.features.bank import Bank
 
 

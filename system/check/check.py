@@ -17,9 +17,9 @@ from data_tools.files import format_size, free_bytes
 from data_tools.manifest import Clip, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
 from submission.editions import get_edition
+from system.audio.base import some_file_faults
 from system.batches.augment import Augmentation
 from system.batches.items import require_known_windows
-from system.experts.base import some_file_faults
 from system.recipe import schema
 from system.recipe.manifests import few_clips, input_paths, require_output
 from system.runs.weights import trained_files

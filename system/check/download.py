@@ -7,7 +7,7 @@ from typing import NamedTuple
 from data_tools.classify.model_files import fetch, local_folder
 from data_tools.datasets.download import download
 from data_tools.errors import KitError
-from system.experts.base import ExpertSettings
+from system.audio.base import ExpertSettings
 from system.models.settings import Model
 from system.recipe.load import load_recipe
 from system.runs.names import is_recipe, is_untrained
@@ -102,11 +102,11 @@ def _fetch_expert_model(name: str, expert: ExpertSettings, model: str, only_show
 
 def _download_if_missing(file: PublishedFile) -> bool:
     """Download a file if it is missing. Returns: Whether it was downloaded."""
-    from system.networks.weights import read_weights
+    from system.audio.checkpoint import load_checkpoint
 
     if not file.path.exists() and (not file.address.startswith(("http://", "https://")) or " " in file.address):
         raise KitError(
             f"{file.path}: the file cannot be fetched automatically; get it from {file.address} and put it at this path"
         )
-    opened = read_weights if file.path.suffix in CHECKPOINTS else None
+    opened = load_checkpoint if file.path.suffix in CHECKPOINTS else None
     return download(file.address, file.path, file.sha256, opened)

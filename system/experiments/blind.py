@@ -20,7 +20,7 @@ from system.recipe import schema
 from system.runs.provenance import contents_checksum
 
 if TYPE_CHECKING:
-    from system.experts.base import Device
+    from system.audio.base import Device
     from system.features.extract import Features
 
 log = logging.getLogger(__name__)

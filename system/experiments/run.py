@@ -23,6 +23,7 @@ from submission.editions import get_edition
 from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
+from system.audio.base import Device, file_sha256
 from system.compute.processes import first_before_others, is_first, on_first, process_count
 from system.experiments.blind import (
     BlindSet,
@@ -33,7 +34,6 @@ from system.experiments.blind import (
 from system.experiments.ranked_moments import rank_moments, require_rankable_moments
 from system.experiments.ranking import RunModels, rank_blind_sets, rank_sources
 from system.experiments.summary import describe_data, describe_experts, format_result, parameters_of, weight_licences_of
-from system.experts.base import Device, file_sha256
 from system.ranking.base import matrix_labels, refuse_unknown_queries
 from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema

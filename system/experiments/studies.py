@@ -29,9 +29,9 @@ from submission.metrics.summary import (
 )
 from submission.runs.reading import read_result
 from submission.runs.record import EpochLine, MomentsResult, RankedResult
+from system.audio.base import Device
 from system.compute.processes import is_first, on_first
 from system.experiments.run import Until, compute_features, run_recipe
-from system.experts.base import Device
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
 from system.runs.folder import Run

@@ -66,7 +66,7 @@ def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
             published=sorted(expert.published_addresses().values()),
-            unpublished=[str(expert.weight_files()[name]) for name in expert.settings_with_changed_weights()],
+            unpublished=[],
         )
         for name, expert in recipe.model.audio.experts.items()
     }

@@ -3,9 +3,9 @@
 The common interface of the settings of audio and text encoders. Never imports torch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, ValidationInfo
 
@@ -25,6 +25,14 @@ def _check_head_count(heads: int, info: ValidationInfo) -> int:
 Heads = Annotated[
     Size, AfterValidator(_check_head_count)
 ]  # of attention; its field comes after that of `width` or `dim`
+
+
+def excluded(names: Iterable[str]) -> Any:
+    """Return dotted names of settings, such as network.weights, as pydantic's `exclude`."""
+    found: dict[str, Any] = {}
+    for first, _, rest in (name.partition(".") for name in names):
+        found[first] = {rest} if rest else True
+    return found
 
 
 Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing files, each with how to get it
@@ -68,16 +76,6 @@ class EncoderKind(Strict):
         Trained batch norms are one cause. If true, a batch that is embedded in chunks would get other gradients.
         """
         return False
-
-    @property
-    def batch_property(self) -> str | None:
-        """Description of a property of a batch, such as padding, that changes embeddings in training; None if none.
-
-        An example is "the length to which clips are padded", for an encoder of waveforms. Two properties are never
-        returned: the statistics of batch norms, and the length to which series of frames are padded.
-        With several processes, each process can only use the property in the part of the batch that it embeds.
-        """
-        return None
 
     @property
     def trained_on_captions(self) -> bool:

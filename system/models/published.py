@@ -34,11 +34,10 @@ def published_model_settings(name: str) -> dict[str, Any]:
         said = f"model {name} (type {kind}) does not compare sounds with sentences"
         raise KitError(f"{said}; name a model such as {EXAMPLES}")
     has_frames = FRAME_MODEL in (config.get("architectures") or ())
-    kind_of_audio = "hugging_face_frames" if has_frames else "hugging_face"
-    audio: dict[str, Any] = {"kind": kind_of_audio, "model": name, "trainable": False}
-    audio |= {"type": "clap_audio_model" if kind == "clap" else "pe_audio", "hidden": None, "head": "none"}
-    audio |= {"segment_seconds": SECONDS[kind], "hop_seconds": SECONDS[kind], "max_seconds": 30}
-    audio |= {"segment_pooling": "mean" if has_frames else "seconds"}  # seconds: a segment weighs as much as it lasts
+    network = {"kind": "clap" if kind == "clap" else "pe_audio", "weights": name, "segment_seconds": SECONDS[kind]}
+    network |= {"output": "frames" if has_frames else "clip"}
+    audio: dict[str, Any] = {"kind": "segments", "network": network, "trainable": False, "max_seconds": 30}
+    audio |= {"pooling": "seconds", "head": "none"}  # a segment weighs as much as it lasts
     sizes = config.get("text_config") or {}
     dim = config.get("projection_dim", 512) if kind == "clap" else sizes.get("hidden_size", 1024)
     text = {"kind": "clap" if kind == "clap" else "pe_audio", "model": name, "dim": int(dim)}

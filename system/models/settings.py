@@ -67,11 +67,6 @@ class Model(Strict):
         return not any(part.depends_on_batch for part in self.encoders.values())
 
     @property
-    def batch_properties(self) -> list[str]:
-        """Properties of the whole batch that change embeddings, but are those of a part with several processes."""
-        return [said for part in self.encoders.values() if (said := part.batch_property)]
-
-    @property
     def trains(self) -> dict[str, bool]:
         """Whether each part of the model has trainable parameters."""
         parts = self.audio.trained_parts

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from system.networks.layers import length_mask
+from system.models.layers import length_mask
 
 RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is 64 / 2^30
 

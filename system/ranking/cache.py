@@ -24,13 +24,14 @@ import torch
 from data_tools.cli import counted
 from data_tools.errors import KitError, sentence_of
 from data_tools.manifest import Clip
+from system.audio.checkpoint import weights_sha256
 from system.features.bank import Bank
 from system.features.extract import Features, build_features, content_keys, warn_of_other_lengths
+from system.models.base import excluded
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
 from system.moments.windows import Grid
-from system.networks.weights import weights_sha256
 from system.ranking.embedding import embed_in_blocks
 from system.ranking.listing import Listed
 from system.ranking.model import ClipSource, KnownFeatures, ModelPool
@@ -168,7 +169,7 @@ class CachedEmbeddings(ClipSource):
         audio = self.settings.audio
         identity = {
             "version": VERSION,
-            "settings": audio.model_dump(mode="json", exclude={"experts", *audio.file_settings}),
+            "settings": audio.model_dump(mode="json", exclude=excluded({"experts", *audio.file_settings})),
             "files": audio.file_checksums(),
             "experts": {name: expert.identity() for name, expert in self._experts.items()},
             "weights": weights_sha256(model.audio),

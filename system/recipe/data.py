@@ -15,9 +15,9 @@ from data_tools.errors import KitError
 from data_tools.files import quick_checksum
 from data_tools.manifest import Clip, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
+from system.audio.base import Device
 from system.batches.augment import Augmentation
 from system.batches.items import Item, Sampler, make_items, make_moment_items
-from system.experts.base import Device
 from system.features.extract import Features, build_features
 from system.recipe import schema
 from system.recipe.manifests import few_clips

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from data_tools.settings import Keys
-from system.experts import Waveform
+from system.audio.waveform import Waveform
 from system.moments.windows import By, Decoding
 from system.ranking.checkpoint import ByOneModel, Metric
 from system.recipe import schema

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from data_tools.errors import DataError, KitError
 from data_tools.files import require_file
 from data_tools.settings import MAX_SHOWN, Document, Keys, cut, fault_of, parse
+from system.audio import KINDS, kind_class
 from system.recipe import schema
 from system.recipe.kinds import check_kinds
 from system.recipe.rules import between_keys, child
@@ -235,7 +236,7 @@ def _message_of(item: Any, value: Any, suggest: bool) -> str:
 
 def _all_keys(model: type[BaseModel]) -> set[str]:
     """Return the keys that occur anywhere in the schema class `model`, for suggestions."""
-    pending: list[Any] = [model]
+    pending: list[Any] = [model, *map(kind_class, KINDS)]
     done: set[type[BaseModel]] = set()
     while pending:
         part = pending.pop()

@@ -7,8 +7,8 @@ import numpy as np
 
 from data_tools.errors import KitError
 from data_tools.files import replacing
-from system.experts.base import file_sha256
-from system.experts.tflite import PUBLIC_SHA256, read_layers
+from system.audio.base import file_sha256
+from system.audio.tflite import PUBLIC_SHA256, read_layers
 from system.models.text.published import load_tokens
 from system.models.text.words import write_word_vectors
 from system.recipe.load import load_recipe

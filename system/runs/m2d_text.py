@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from data_tools.errors import KitError
+from system.audio.checkpoint import load_checkpoint
 from system.models.text.published import load_tokens
-from system.networks.weights import Weights, read_weights
 
 TEXT = "text_encoder."
 FIRST = "embeddings.word_embeddings.weight"
@@ -26,26 +26,28 @@ def write_text_encoder(checkpoint: Path, model: str, folder: Path) -> int:
     """
     if folder.exists():
         raise KitError(f"{folder} already exists; remove it, or name another folder with --out")
-    weights = read_weights(checkpoint)
-    weights = weights.section("model") if isinstance(weights.tensors.get("model"), dict) else weights
-    prefix = _text_encoder_prefix(weights)
+    weights = load_checkpoint(checkpoint)
+    prefix = _text_encoder_prefix(weights, checkpoint)
     transformer = load_tokens(model, "mean")[0]
     tokenizer, network = transformer.tokenizer, transformer.model
     tensors = {key: value for key, value in network.state_dict().items() if value.is_floating_point()}
     with torch.no_grad():
         for key, value in tensors.items():
-            value.copy_(weights.checked_tensor(prefix + key, *value.shape))
+            found = weights.get(prefix + key)
+            if found is None or found.shape != value.shape:
+                raise KitError(f"{checkpoint}: the tensor {prefix}{key} is missing or has another shape")
+            value.copy_(found)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return len(tensors)
 
 
-def _text_encoder_prefix(weights: Weights) -> str:
+def _text_encoder_prefix(weights: dict[str, torch.Tensor], path: Path) -> str:
     """Return the prefix of the text encoder's tensor names. Raises KitError if the file has no text encoder."""
-    found = [key for key in weights.tensors if key.startswith(TEXT) and key.endswith(FIRST)]
+    found = [key for key in weights if key.startswith(TEXT) and key.endswith(FIRST)]
     if len(found) != 1:
         raise KitError(
-            f"{weights.path} has no text encoder (a tensor {TEXT}...{FIRST}); "
+            f"{path} has no text encoder (a tensor {TEXT}...{FIRST}); "
             "name an M2D-CLAP file with TI in its name, such as m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
         )
     return found[0].removesuffix(FIRST)

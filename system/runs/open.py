@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from data_tools.words import vocabulary_of
 from submission.runs.reading import finish_hint, read_result
 from submission.runs.record import FittedScore, ModelFacts
 from system.compute.device import device_of, memory_errors, moved
+from system.models.base import excluded
 from system.models.retrieval import RetrievalModel
 from system.models.scores import MomentScore
 from system.ranking.checkpoint import ByOneModel, RankBlind
@@ -232,7 +234,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
         return []
     recipe = load_recipe(run.folder / "resolved.json").recipe
     audio, text = recipe.model.audio, recipe.model.text
-    named = {f"model.audio.{name}": getattr(audio, name) for name in audio.file_settings}
+    named = {f"model.audio.{name}": attrgetter(name)(audio) for name in audio.file_settings}
     named |= {f"model.text.{name}": getattr(text, name) for name in text.file_settings}
     for expert_name, expert in audio.experts.items() if "experts" in type(audio).model_fields else ():
         files = {*expert.weight_files(), *(["model"] if expert.hub_model is not None else [])}
@@ -275,7 +277,7 @@ def _load_with_paths(path: Path, changes: list[str]) -> schema.Recipe:
 def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
     """Return the settings of the model that determine its weights; paths are left out."""
     audio, text = recipe.model.audio, recipe.model.text
-    files = {"audio": {"experts", *audio.file_settings}, "text": set(text.file_settings)}
+    files = {"audio": excluded({"experts", *audio.file_settings}), "text": set(text.file_settings)}
     experts = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in audio.experts.items()}
     return recipe.model.model_dump(exclude=files) | {"experts": experts}
 
@@ -325,7 +327,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     if (folder / "text").is_dir():  # the exported sentence encoder, even if the folder was moved
         changes = [as_change("model.text.model", str((folder / "text").resolve())), *changes]
     if (folder / "audio").is_dir():
-        changes = [as_change("model.audio.model", str((folder / "audio").resolve())), *changes]
+        changes = [as_change("model.audio.network.weights", str((folder / "audio").resolve())), *changes]
     recipe = _load_with_paths(folder / "recipe.json", changes)
     current = expert_identities(recipe)
     for name, identity in with_trained_versions(folder, facts.experts, current).items():

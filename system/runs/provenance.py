@@ -19,7 +19,7 @@ from data_tools.errors import KitError
 from data_tools.files import checksum, replacing, require_file, write_json, write_text
 from data_tools.manifest import Clip
 from submission.runs.record import Provenance
-from system.experts.base import file_sha256
+from system.audio.base import file_sha256
 from system.recipe import schema
 from system.recipe.differing import differing
 from system.recipe.load import Loaded, load_recipe

@@ -18,8 +18,8 @@ import torch
 from data_tools.errors import KitError
 from data_tools.files import require_file
 from submission.runs.record import ModelFacts
+from system.audio.checkpoint import load_checkpoint
 from system.models.retrieval import RetrievalModel
-from system.networks.weights import read_weights
 from system.recipe import schema
 from system.runs.checkpoints import load_tensors
 from system.runs.open import Trained, build_model, expert_identities
@@ -33,9 +33,9 @@ ADDRESSES = {
 }
 # Ours by theirs, of the baseline and of SALSA; compiled models have one level more, which is left out.
 PREFIXES = {
-    "audio_embedding_model.model.model.": "audio.network.transformer.",
-    "audio_projection.": "audio.head.",
-    "project_audio.0.": "audio.head.",
+    "audio_embedding_model.model.model.": "audio.network.",
+    "audio_projection.": "audio.head.0.",
+    "project_audio.0.": "audio.head.0.",
     "text_embedding_model.": "text.trained.0.model.",
     "sentence_embedding_model.": "text.trained.0.model.",
     "text_projection.": "text.head.",
@@ -66,9 +66,9 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
     require_file(path, f"fetch the checkpoint from its address ({'; '.join(known)})")
     with _allow_lightning_settings():
-        weights = read_weights(path, "state_dict")
+        tensors = load_checkpoint(path)
     model = build_model(recipe, [])
-    load_tensors(model, rename_tensors(weights.tensors, model, path), path)
+    load_tensors(model, rename_tensors(tensors, model, path), path)
     facts = ModelFacts(
         recipe=recipe.name,
         checkpoint=path.name,
@@ -87,14 +87,14 @@ def _allow_lightning_settings() -> AbstractContextManager[None]:
     return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
 
 
-def rename_tensors(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
+def rename_tensors(tensors: Mapping[str, torch.Tensor], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
     """Return a checkpoint's tensors under the model's names for them. Raises KitError if a tensor is missing."""
     found = {}
     for key, value in tensors.items():
         key = key.replace(COMPILED, "")
         prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), None)
-        if prefix is not None and isinstance(value, torch.Tensor):
-            found[PREFIXES[prefix] + key.removeprefix(prefix)] = value.float() if value.is_floating_point() else value
+        if prefix is not None:
+            found[PREFIXES[prefix] + key.removeprefix(prefix)] = value
     wanted = model.state_dict()
     if missing := sorted(wanted.keys() - found.keys()):
         raise KitError(

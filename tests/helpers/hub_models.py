@@ -5,16 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-CONVOLUTIONS: dict[str, Any] = {
-    "conv_dim": (8, 8),
-    "conv_stride": (160, 2),
-    "conv_kernel": (400, 2),
-    "conv_bias": False,
-}
 SMALL: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-SPEECH = SMALL | CONVOLUTIONS | {"num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4}
-SPEECH |= {"num_conv_pos_embedding_groups": 2, "vocab_size": 8, "apply_spec_augment": True, "mask_time_prob": 0.5}
-NORMED = {"feat_extract_norm": "layer", "do_stable_layer_norm": True}
 
 
 def made(kind: str) -> tuple[Any, Any]:
@@ -34,31 +25,7 @@ def made(kind: str) -> tuple[Any, Any]:
             return hf.ClapAudioModelWithProjection(hf.ClapAudioConfig(**audio)), extractor
         text = SMALL | {"vocab_size": 300, "projection_dim": 12, "max_position_embeddings": 40}
         return hf.ClapModel(hf.ClapConfig(audio_config=audio, text_config=text, projection_dim=12)), extractor
-    if kind == "whisper":
-        names = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
-        names |= {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 60}
-        tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
-        return hf.WhisperModel(hf.WhisperConfig(**names, **tokens)), hf.WhisperFeatureExtractor()
-    if kind == "wav2vec2-bert":
-        config = hf.Wav2Vec2BertConfig(**SMALL, vocab_size=8, conv_depthwise_kernel_size=3)
-        return hf.Wav2Vec2BertModel(config), hf.SeamlessM4TFeatureExtractor(feature_size=80, num_mel_bins=80, stride=2)
-    if kind == "embedding_gemma2":
-        return _embedding_gemma(), hf.Gemma4AudioFeatureExtractor()
-    if kind in ("pe_audio", "pe_audio_video", "pe_audio_frame"):
-        return _pe_audio(kind), hf.PeAudioFeatureExtractor()
-    of = {
-        "wav2vec2": (hf.Wav2Vec2Config, hf.Wav2Vec2Model, {}),
-        "wav2vec2_normed": (hf.Wav2Vec2Config, hf.Wav2Vec2Model, NORMED),
-        "hubert": (hf.HubertConfig, hf.HubertModel, {}),
-        "wavlm": (hf.WavLMConfig, hf.WavLMModel, NORMED),
-        "data2vec-audio": (hf.Data2VecAudioConfig, hf.Data2VecAudioModel, {"conv_pos_kernel_size": 3}),
-        "sew": (hf.SEWConfig, hf.SEWModel, {"squeeze_factor": 2}),
-        "unispeech": (hf.UniSpeechConfig, hf.UniSpeechModel, {}),
-        "unispeech-sat": (hf.UniSpeechSatConfig, hf.UniSpeechSatModel, {}),
-    }
-    config_class, model_class, changes = of[kind]
-    extractor = hf.Wav2Vec2FeatureExtractor(return_attention_mask="normed" in kind or kind == "wavlm")
-    return model_class(config_class(**(SPEECH | changes))), extractor
+    return _pe_audio(kind), hf.PeAudioFeatureExtractor()
 
 
 @functools.cache
@@ -68,15 +35,10 @@ def hub_folder(kind: str) -> Path:
     model, extractor = made(kind)
     model.save_pretrained(folder)
     extractor.save_pretrained(folder)
-    if kind in ("clap", "clap_fused", "pe_audio", "pe_audio_video", "pe_audio_frame", "embedding_gemma2"):
+    if kind in ("clap", "clap_fused", "pe_audio", "pe_audio_video", "pe_audio_frame"):
         tokenizer().save_pretrained(folder)
     if kind == "pe_audio_video":
         _as_part_of_pe_av(folder)
-    if kind == "embedding_gemma2":
-        prompts = (
-            '{"prompts": {"STS": "no", "SearchQuery": "task: search result | query: "}, "default_prompt_name": null}'
-        )
-        (folder / "config_sentence_transformers.json").write_text(prompts)
     return folder
 
 
@@ -97,23 +59,6 @@ def _pe_audio(kind: str) -> Any:
         model.text_audio_logit_scale.fill_(2.0)
         model.text_audio_logit_bias.fill_(-1.0)
     return model
-
-
-def _embedding_gemma() -> Any:
-    """EmbeddingGemma 2 without a vision encoder, which needs no package that the kit does not have."""
-    import transformers as hf
-
-    text = {"vocab_size": 320, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8}
-    text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "global_head_dim": 8, "embedding_dim": 12}
-    text |= {"hidden_size_per_layer_input": 8, "sliding_window": 8, "sliding_window_pattern": 2, "pad_token_id": 1}
-    audio = {"model_type": "gemma4_audio", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    audio |= {"output_proj_dims": 16, "subsampling_conv_channels": [128, 2]}
-    names = ("audio", "boa", "image", "video", "boi", "eoi")
-    tokens = {f"{name}_token_id": 310 + number for number, name in enumerate(names)} | {"eoa_token_index": 319}
-    config = hf.EmbeddingGemma2Config(
-        text_config=text | {"bos_token_id": 0, "eos_token_id": 2}, audio_config=audio, vision_config=None, **tokens
-    )
-    return hf.EmbeddingGemma2Model(config)
 
 
 def _as_part_of_pe_av(folder: Path) -> None:

@@ -3,18 +3,14 @@
 import functools
 import json
 import math
-import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from data_tools.audio import read_audio
-from system.networks.weights import Weights
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
 RATE = 16_000
@@ -65,13 +61,6 @@ def tensors(name: str) -> dict[str, torch.Tensor]:
     return {key: torch.from_numpy(fill(key, one)) for key, one in keys.items() if one["rule"] != "frozen"}
 
 
-def published(name: str, *small: str) -> Weights:
-    """The same as a read checkpoint; tensors whose key has one of `small` are multiplied by 2**-10."""
-    values = tensors(name)
-    changed = {key: value * 2**-10 for key, value in values.items() if any(part in key for part in small)}
-    return Weights(Path("filled.pt"), values | changed)
-
-
 def wave(clip: str) -> torch.Tensor:
     """(1, N) at 16 kHz: A, B, A3 (3 s of A), C (32 s of both), S (silence)."""
     if clip == "S":
@@ -79,10 +68,6 @@ def wave(clip: str) -> torch.Tensor:
     a, b = (golden()[f"{letter}_wave_int16"].astype(np.float32) / 32_768 for letter in "AB")
     samples = {"A": a, "A3": a[:48_000], "B": b, "C": np.concatenate([a, b, a[::-1], a[:104_000]])}[clip]
     return torch.from_numpy(np.ascontiguousarray(samples))[None]
-
-
-def whole(waves: torch.Tensor) -> torch.Tensor:
-    return torch.full((len(waves),), waves.shape[1])
 
 
 def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndarray:
@@ -102,46 +87,7 @@ def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndar
     return result
 
 
-def built(make: Callable[[], Any], name: str, *small: str) -> Any:
-    """A network with the filled weights of `name`, in evaluation mode; `small` as in published."""
-    network = make()
-    network.load_tensors(published(name, *small))
-    return network.eval().requires_grad_(False)
-
-
-def rows_of(clip: str, prefix: str) -> tuple[np.ndarray, int]:
-    """The stored array whose name is prefix_clip_..., and its step: it has every step-th row."""
-    pattern = re.compile(re.escape(prefix.format(clip)) + r"(?:_every(\d+))?")
-    ((key, step),) = [(key, found[1]) for key in golden() if (found := pattern.fullmatch(key))]
-    return golden()[key], int(step or 1)
-
-
-def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
-    plain = torch.nn.functional.gelu
-    patch.setattr(torch.nn.functional, "gelu", lambda x: plain(x, approximate="tanh"))
-
-
 def recordings(shared: Path) -> list[np.ndarray]:
     """Six recordings of ESC-10 at 16 kHz, of different classes."""
     paths = sorted((shared / "data/esc10/audio").glob("*.flac"))
     return [read_audio(path, RATE) for path in paths[:: max(1, len(paths) // 6)][:6]]
-
-
-def mean_kept(patch: pytest.MonkeyPatch) -> None:
-    """A Kaldi log-mel that does not subtract the mean of each column of samples."""
-    patch.setattr(torch.Tensor, "mean", lambda values, *_, **__: torch.zeros_like(values[..., :1]))
-
-
-def magnitude(patch: pytest.MonkeyPatch) -> None:
-    """A Kaldi log-mel of the magnitude of the spectrum instead of its power."""
-    spectrum = torch.fft.rfft
-
-    def rooted(columns: torch.Tensor) -> torch.Tensor:
-        """Numbers whose squared magnitude is the magnitude of the spectrum."""
-        return spectrum(columns).abs().sqrt().to(torch.complex128)
-
-    patch.setattr(torch.fft, "rfft", rooted)
-
-
-def no_pre_emphasis(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("system.networks.kaldi_fbank.PRE_EMPHASIS", 0.0)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from system.experts.base import Frames
-from system.experts.logmel import LogMel
+from system.audio.base import Frames
+from system.audio.logmel import LogMel
 from system.features.extract import build_features
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)

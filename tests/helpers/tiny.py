@@ -11,6 +11,7 @@ import soundfile
 import yaml
 
 from data_tools.manifest import Clip, read_manifest, write_manifest
+from system.audio import passt
 from system.features.bank import Bank
 
 RATE = 16_000
@@ -145,28 +146,23 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
     }
 
 
+def segments(**changes: Any) -> dict[str, Any]:
+    """Settings of PaSST from scratch on segments of 0.5 s, followed by a linear layer."""
+    network = {"kind": "passt", "network": "s16", "weights": None, "segment_seconds": 0.5, "output": "clip"}
+    return {"kind": "segments", "network": network, "trainable": True, "max_seconds": 10} | changes
+
+
 def panns(**changes: Any) -> dict[str, Any]:
-    """Settings of a network of PANNs from scratch, followed by small layers."""
-    return {
-        "kind": "panns",
-        "network": "resnet38",
-        "weights": None,
-        "trainable": True,
-        "max_seconds": 10,
-        "frequency_pooling": "mean",
-        "time_pooling": "max_mean",
-        "dropout": 0.2,
-        "spec_augment": None,
-        "hidden": 8,
-    } | changes
+    """Settings of Cnn14 from scratch on whole clips, followed by small layers."""
+    network = {"kind": "panns", "network": "cnn14", "weights": None, "output": "clip", "dropout": 0.2}
+    return {"kind": "segments", "network": network, "trainable": True, "max_seconds": 10, "hidden": 8} | changes
 
 
 def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ResNet-38 of few channels and blocks."""
-    monkeypatch.setattr("system.networks.panns.RESNET38_STEM", 4)
-    monkeypatch.setattr("system.networks.panns.RESNET38_LAYERS", ((4, 1), (8, 1), (16, 1), (32, 1)))
-    monkeypatch.setattr("system.networks.panns.DIM", 64)
-    monkeypatch.setattr("system.models.audio.panns_encoder.DIM", 64)
+    """Cnn14 of few channels, and PaSST of one block."""
+    monkeypatch.setitem(passt.VARIANTS, "s16", passt.VARIANTS["s16"]._replace(blocks=1))
+    monkeypatch.setattr("system.audio.panns.CNN14", (1, 4, 8, 8, 16, 16, 64))
+    monkeypatch.setattr("system.audio.panns.Panns.dim", 64)
 
 
 def write_recipe(path: Path, content: dict[str, Any]) -> Path:

@@ -19,11 +19,10 @@ from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
+from system.audio.waveform import Waveform, to_int16
 from system.batches import loader
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.experts import Waveform
-from system.experts.waveform import to_int16
 from system.features.extract import Waveforms, build_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,11 +45,11 @@ def mp3s(published: Path, tmp_path: Path) -> Path:
 
 
 def recipe(manifest: Path, folder: Path, **changes: Any) -> Path:
-    """A recipe with a small network of PANNs on crops of 0.8 s."""
+    """A recipe with a small PaSST on crops of 0.8 s."""
     folder.mkdir(exist_ok=True)
     stage = tiny.stage(epochs=2, steps_per_epoch=3, **changes)
     content = tiny.recipe(manifest, folder, only=stage)
-    content["model"]["audio"] = tiny.panns(max_seconds=0.8)
+    content["model"]["audio"] = tiny.segments(max_seconds=0.8)
     return tiny.write_recipe(folder / "recipe.yaml", content)
 
 

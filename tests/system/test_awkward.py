@@ -1,7 +1,6 @@
 """Orders, keys and limits that show only where recordings, processes and settings differ (helpers/awkward.py)."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from system.__main__ import main
 from system.experiments.summary import format_result
 from system.features.extract import Features, build_features
 from system.models import embeddings
-from system.models.audio import Passt
+from system.models.audio import Segments
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
-from system.networks.published import HOP, SHORTEST, STRIDE
-from system.networks.weights import Weights
 from system.ranking.embedding import embed_pool
 from system.recipe.data import Data
 from system.recipe.load import load_recipe
@@ -30,9 +27,8 @@ from system.runs.folder import Run
 from system.runs.open import open_trained
 from system.training import teachers
 
-SEGMENTS: dict[str, Any] = {"weights": None, "trainable": True, "segment_seconds": 10, "hop_seconds": 10}
-SEGMENTS |= {"max_seconds": 30, "edge_jitter": True, "spec_augment": None, "segment_pooling": "mean", "hidden": None}
-PASST = {"kind": "passt", "network": "s16", "patchout_time": 15, "patchout_bands": 2} | SEGMENTS
+NETWORK: dict[str, Any] = {"kind": "passt", "network": "s16", "segment_seconds": 10, "output": "clip"}
+PASST = {"kind": "segments", "network": NETWORK | {"weights": "x.pt"}, "trainable": True, "max_seconds": 30}
 
 
 # --- scores ------------------------------------------------------------------------------------------------------
@@ -110,28 +106,15 @@ def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroke
 # --- networks and their plans ------------------------------------------------------------------------------------
 
 
-def test_shortest_clip_for_panns_gives_one_frame() -> None:
-    assert 1 + SHORTEST // HOP == STRIDE
-    assert 1 + (SHORTEST - 1) // HOP < STRIDE
-
-
-def test_loaded_batch_norm_adds_its_epsilon_inside_the_square_root() -> None:
-    values = {"weight": 2.0, "bias": 1.0, "running_mean": 0.5, "running_var": 1e-4}
-    tensors = {f"bn.{name}": torch.tensor([value]) for name, value in values.items()}
-    scale, shift = Weights(Path("w.pth"), tensors).batch_norm_scale_and_shift("bn", 1, 1e-3)
-    assert float(scale) == pytest.approx(2 / math.sqrt(1e-4 + 1e-3), rel=1e-6)
-    assert float(shift) == pytest.approx(1 - 0.5 * float(scale), rel=1e-6)
-
-
 def test_passt_with_attention_pooling_differs_from_the_published_model() -> None:
-    values = PASST | {"weights": "x.pt", "head": "none"}
-    assert Passt.model_validate(values).is_published
-    assert not Passt.model_validate(values | {"segment_pooling": "attention"}).is_published
+    values = PASST | {"head": "none"}
+    assert Segments.model_validate(values).is_published
+    assert not Segments.model_validate(values | {"pooling": "attention"}).is_published
 
 
 def test_passt_accepts_max_seconds_equal_to_segment_seconds_but_no_less() -> None:
     def named(**changes: float) -> list[str]:
-        return [key for key, _ in Passt.model_validate(PASST | changes).setting_errors(1024)]
+        return [key for key, _ in Segments.model_validate(PASST | changes).setting_errors(1024)]
 
     assert "max_seconds" not in named(max_seconds=10)
     assert "max_seconds" in named(max_seconds=9.9)

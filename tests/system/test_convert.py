@@ -10,8 +10,8 @@ from outcomes import refused
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.experts.tflite import read_layers
-from system.experts.yamnet import layer_shapes
+from system.audio.tflite import read_layers
+from system.audio.yamnet import layer_shapes
 
 TFLITE = "data/yamnet/yamnet.tflite"
 
@@ -75,7 +75,7 @@ def test_damaged_and_foreign_tflite_files_are_refused(
 def test_tflite_of_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = dict(read_layers(shared / TFLITE))
     del other["02_b"]
-    monkeypatch.setattr("system.experts.tflite._weights_and_biases", lambda *_: other.items())
+    monkeypatch.setattr("system.audio.tflite._weights_and_biases", lambda *_: other.items())
     with pytest.raises(KitError, match="yamnet"):
         read_layers(shared / TFLITE)
     other |= {"02_b": np.zeros(64), "20_w": np.zeros((1, 3, 3, 7))}

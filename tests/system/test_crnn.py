@@ -7,7 +7,7 @@ from heard import crnn, expert, frames, series, slaney
 from pydantic import ValidationError
 from threads import one_thread  # noqa: F401  a fixture
 
-from system.experts.logmel import SILENCE
+from system.audio.logmel import SILENCE
 from system.models.audio import Gru
 from system.models.audio.crnn import MIN_FRAMES, CrnnEncoder, GruEncoder
 from system.models.batch import Series

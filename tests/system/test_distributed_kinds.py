@@ -55,11 +55,8 @@ def mixed(manifest: Path, folder: Path) -> Content:
     watched = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
     steps = {"epochs": 1, "steps_per_epoch": STEPS // 2, "monitor": watched}
     made = content(manifest, folder, losses=[NT_XENT], augment={"mix": MIX}, optimizer=rate, **steps)
-    made["model"]["audio"] = {
-        "kind": "efficientat", "network": "mn04", "weights": None, "trainable": True, "segment_seconds": 0.5,
-        "hop_seconds": 0.5, "max_seconds": 1, "edge_jitter": False, "spec_augment": None, "segment_pooling": "mean",
-        "hidden": 8,
-    }  # fmt: skip
+    network = {"kind": "efficientat", "network": "mn04", "weights": None, "segment_seconds": 0.5, "output": "clip"}
+    made["model"]["audio"] = tiny.segments(max_seconds=1, hidden=8) | {"network": network}
     return made
 
 

@@ -12,10 +12,10 @@ from outcomes import refused
 
 from data_tools.classify import model_files
 from system.__main__ import main
-from system.experts import HuggingFaceExpert
+from system.audio.hub import ClapAudio
 
 COMMIT = "0" * 40
-EXPERT: dict[str, Any] = {"kind": "hugging_face", "model": "owner/wavlm", "type": "wavlm", "size": 16}
+EXPERT: dict[str, Any] = {"kind": "clap", "weights": "owner/clap"}
 EXPERT |= {"segment_seconds": 1.0, "output": "clip"}
 
 
@@ -31,12 +31,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def fetched(owned: str, **_: object) -> str:
         asked.append(owned)
-        if owned != "owner/wavlm":
+        if owned != "owner/clap":
             raise ValueError(f"404 for {owned}")
-        folder = tmp_path / "hub/models--owner--wavlm"
+        folder = tmp_path / "hub/models--owner--clap"
         (folder / "refs").mkdir(parents=True)
         (folder / "refs/main").write_text(COMMIT)
-        shutil.copytree(hub_folder("wavlm"), folder / "snapshots" / COMMIT)
+        shutil.copytree(hub_folder("clap"), folder / "snapshots" / COMMIT)
         return str(folder / "snapshots" / COMMIT)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
@@ -60,19 +60,19 @@ def test_download_fetches_the_hub_model_of_an_expert(
 ) -> None:
     path = str(with_expert(world, tmp_path))
     assert main(["download", path, "--show"]) == 0
-    assert "missing  owner/wavlm/model.safetensors  audio model owner/wavlm" in capsys.readouterr().out
+    assert "missing  owner/clap/model.safetensors  audio model owner/clap" in capsys.readouterr().out
     assert hub == []
     for state in ("fetched", "here"):
         assert main(["download", path]) == 0
         output = capsys.readouterr().out
         assert output.startswith(f"{state:8} {tmp_path}/hub/")
-        assert f"{COMMIT}/model.safetensors  audio model owner/wavlm" in output
-    assert hub == ["owner/wavlm"]
-    said = refused(capsys, "download", with_expert(world, tmp_path, model="owner/other"))
+        assert f"{COMMIT}/model.safetensors  audio model owner/clap" in output
+    assert hub == ["owner/clap"]
+    said = refused(capsys, "download", with_expert(world, tmp_path, weights="owner/other"))
     assert "heard" in said
     assert "404 for owner/other" in said
     (tmp_path / "empty").mkdir()
-    said = refused(capsys, "download", with_expert(world, tmp_path, model=str(tmp_path / "empty")))
+    said = refused(capsys, "download", with_expert(world, tmp_path, weights=str(tmp_path / "empty")))
     assert f"has no weight file {tmp_path}/empty/model.safetensors" in said
 
 
@@ -80,19 +80,19 @@ def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path)
     """All of them count in its identity."""
     import transformers
 
-    shutil.copytree(hub_folder("wavlm"), tmp_path / "sharded")
+    shutil.copytree(hub_folder("clap"), tmp_path / "sharded")
     (tmp_path / "sharded/model.safetensors").unlink()
-    model = transformers.WavLMModel.from_pretrained(hub_folder("wavlm"), trust_remote_code=False)
+    model = transformers.ClapModel.from_pretrained(hub_folder("clap"), trust_remote_code=False)
     model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     index = tmp_path / "sharded/model.safetensors.index.json"
-    expert = HuggingFaceExpert.model_validate(EXPERT | {"model": str(tmp_path / "sharded")})
-    assert expert.weight_files() == {"model": index}
+    expert = ClapAudio.model_validate(EXPERT | {"weights": str(tmp_path / "sharded")})
+    assert expert.weight_files() == {"weights": index}
     shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     assert len(shards) > 1
     settings = ["config.json", "preprocessor_config.json"]
-    assert list(expert.checksums()) == ["model", *settings, *shards]
+    assert list(expert.checksums()) == [*settings, index.name, *shards]
     before = expert.bank_name()
-    assert expert.load_network().dim == 16
+    assert expert.dim == 12
     last = tmp_path / "sharded" / shards[-1]
     last.write_bytes(last.read_bytes()[:-4] + b"abcd")
     assert expert.bank_name() != before
@@ -101,14 +101,15 @@ def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path)
 def test_download_fetches_the_hub_model_of_an_audio_encoder(
     hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    audio: dict[str, Any] = {"kind": "hugging_face", "model": "owner/wavlm", "type": "wavlm", "trainable": False}
-    audio |= {"segment_seconds": 2.0, "hop_seconds": 2.0, "max_seconds": 30, "segment_pooling": "mean", "hidden": None}
+    audio: dict[str, Any] = {"kind": "segments", "network": EXPERT, "trainable": False, "max_seconds": 30}
     path = with_audio(world, tmp_path, audio)
     assert main(["download", str(path), "--show"]) == 0
-    assert "audio model owner/wavlm: the model is neither a folder" in capsys.readouterr().out
+    assert "audio model owner/clap: the model is neither a folder" in capsys.readouterr().out
     assert main(["download", str(path)]) == 0
-    assert f"owner/wavlm (wavlm), frozen, in {tmp_path}/hub/" in capsys.readouterr().out
-    assert hub == ["owner/wavlm"]
-    said = refused(capsys, "download", with_audio(world, tmp_path, audio | {"model": "owner/other"}))
+    assert f"owner/clap, frozen, in {tmp_path}/hub/" in capsys.readouterr().out
+    assert hub == ["owner/clap"]
+    said = refused(
+        capsys, "download", with_audio(world, tmp_path, audio | {"network": EXPERT | {"weights": "owner/other"}})
+    )
     assert "audio model owner/other: " in said
     assert "404 for owner/other" in said

@@ -12,8 +12,8 @@ from slow_builds import LOGMEL
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
-from system.experts.logmel import LogMel
-from system.experts.yamnet import Yamnet
+from system.audio.logmel import LogMel
+from system.audio.yamnet import Yamnet
 from system.features.extract import GROUP_CLIPS, bank_of, build_features
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from system.batches.items import Added, Item, Sampler, make_items
 from system.batches.loader import Crops, collate, read_batches
 from system.features.bank import Bank
 from system.features.extract import Features
-from system.models.audio.panns_encoder import PannsEncoder
+from system.models.audio.segments import SegmentEncoder
 from system.models.batch import Batch, Series
 from system.models.embeddings import Embedded
 from system.recipe.load import load_recipe
@@ -138,13 +138,13 @@ def test_long_clips_are_cut_in_training_but_not_in_validation(
     content["model"]["audio"] = tiny.panns(max_seconds=0.8)
     path = tiny.write_recipe(tmp_path / "long.yaml", content)
     heard: dict[bool, list[int]] = {True: [], False: []}
-    forward = PannsEncoder.forward
+    forward = SegmentEncoder.forward
 
-    def spied(self: PannsEncoder, audio: dict[str, Series]) -> Embedded:
+    def spied(self: SegmentEncoder, audio: dict[str, Series]) -> Embedded:
         heard[self.training].append(audio["waveform"].values.shape[1])
         return forward(self, audio)
 
-    monkeypatch.setattr(PannsEncoder, "forward", spied)
+    monkeypatch.setattr(SegmentEncoder, "forward", spied)
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert heard[True] == [25_600] * 4
     assert max(heard[False]) == 44_800

@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 import yaml
-from loaded import largest
+from errors_of import largest
 from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 from transformers import AutoModel, AutoTokenizer
@@ -16,9 +16,9 @@ from transformers import AutoModel, AutoTokenizer
 from data_tools.audio import read_audio
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.audio import m2d_clap
+from system.audio.checkpoint import load_checkpoint
 from system.models.text import Published
-from system.networks import m2d
-from system.networks.m2d_published import CLAP_GEOMETRY
 from system.recipe.load import RecipeError, load_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,9 +29,9 @@ WIDTH = 384  # of the text encoder of the test extra
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """M2D-CLAP with one block of the text encoder's width."""
-    monkeypatch.setattr(m2d, "BLOCKS", 1)
-    monkeypatch.setattr(m2d, "DIM", WIDTH)
-    monkeypatch.setattr("system.models.audio.m2d.DIM", WIDTH)
+    monkeypatch.setattr(m2d_clap, "BLOCKS", 1)
+    monkeypatch.setattr(m2d_clap, "DIM", WIDTH)
+    monkeypatch.setattr(m2d_clap.M2dClap, "dim", WIDTH)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def text_model(minilm: str) -> Any:
 def archive(small: None, minilm: str, tmp_path: Path) -> Path:
     """A file in the layout of the published one: both encoders, in a folder in a .zip."""
     torch.manual_seed(2)
-    audio = {f"backbone.{key}": value for key, value in m2d.M2dClap(CLAP_GEOMETRY).state_dict().items()}
+    audio = {f"backbone.{key}": value for key, value in m2d_clap.M2dClapLayers().state_dict().items()}
     text = {f"text_encoder.model.{key}": value for key, value in text_model(minilm).state_dict().items()}
     torch.save({"model": audio | text}, tmp_path / "checkpoint-30.pth")
     name = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025"
@@ -71,14 +71,14 @@ def test_zero_shot_m2d_clap_ranks_by_cosines_of_both_encoders(
     content = yaml.safe_load((root / "recipes/zero_shot/m2d_clap.yaml").read_text())
     content["banks"] = str(tmp_path / "banks")
     content["data"]["evaluation"] |= {"manifest": str(world), "make": None, "expected": None}
-    content["model"]["audio"] |= {"weights": str(archive), "segment_seconds": 2, "hop_seconds": 2}
+    content["model"]["audio"]["network"] |= {"weights": str(archive), "segment_seconds": 2}
     content["model"]["text"] |= {"model": str(tmp_path / "text"), "dim": WIDTH}
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["check", str(recipe)]) == 0
     assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
     matrix = read_scores(tmp_path / "run/scores/evaluation.npy")
-    network = m2d.M2dClap(CLAP_GEOMETRY).eval()
-    network.load_published(archive)
+    network = m2d_clap.M2dClapLayers().eval()
+    network.load(load_checkpoint(archive))
     folder = world.parent / "evaluation"
     waves = [torch.from_numpy(read_audio(folder / name, 16_000))[None] for name in matrix.file_names]
     clips = torch.cat([network(one, torch.tensor([one.shape[1]])) for one in waves])

@@ -11,9 +11,9 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
+from system.audio.logmel import LogMel
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.experts.logmel import LogMel
 from system.features.extract import Features, build_features
 from system.losses import terms as losses
 from system.losses.diagnostics import accuracies

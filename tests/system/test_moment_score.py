@@ -17,8 +17,8 @@ from served import Letters, model_of
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
+from system.audio.logmel import LogMel
 from system.batches.items import Item, make_moment_items
-from system.experts.logmel import LogMel
 from system.features.bank import Bank
 from system.features.extract import Features
 from system.losses.terms import BatchScores, FrameCrossEntropy, FrameScores, TwoState

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from errors_of import relative
 from hub_models import hub_folder
-from loaded import relative
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
+from system.audio.hub import HubLayers, PeAudio, read_pe_config, silence_transformers
 from system.models.text import PeAudioText
-from system.networks.hugging_face import HubAudio, build_from_folder, silence_transformers
-from system.networks.pe_audio import PeTexts, read_config
+from system.models.text.pe_audio import PeTexts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,9 +59,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sounds(folder: Path) -> HubAudio:
-    made = build_from_folder("pe_audio", folder)
-    made.load_published(folder)
+def sounds(folder: Path) -> HubLayers:
+    settings = PeAudio(kind="pe_audio", weights=str(folder))
+    made = settings.layers()
+    settings.load_into(made)
     return made.eval()
 
 
@@ -82,7 +83,7 @@ def test_pe_audio_text_embedding_matches_transformers_5_0_before_the_final_norm(
     folder: Path, golden: dict[str, np.ndarray]
 ) -> None:
     with silence_transformers():
-        made = PeTexts.from_pretrained(folder, config=read_config(folder)).eval()
+        made = PeTexts.from_pretrained(folder, config=read_pe_config(folder)).eval()
     ids, mask = (torch.from_numpy(golden[f"pe_{name}"]).long() for name in ("ids", "attention_mask"))
     found = made(ids, mask).numpy()
     assert relative(found, golden["pe_text"]) < 2e-5

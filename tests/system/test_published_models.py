@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models.audio import passt as settings
-from system.networks import passt, passt_published
+from system.audio import passt
+from system.audio.checkpoint import load_checkpoint
 from system.recipe.load import load_recipe
 from system.runs import published
 from system.runs.open import build_model, open_trained
@@ -28,13 +27,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PaSST of two blocks of 48 values."""
-    for module in (passt_published, passt, settings):
-        for name, value in (("DIM", 48), ("FFN_DIM", 96), ("HEADS", 4)):
-            monkeypatch.setattr(module, name, value, raising=False)
-    monkeypatch.setattr(passt.PasstOnWaves, "dim", 48)
-    variant = replace(passt_published.VARIANTS["s16"], blocks=2)
-    monkeypatch.setitem(passt_published.VARIANTS, "s16", variant)
+    """PaSST of one block."""
+    monkeypatch.setitem(passt.VARIANTS, "s16", passt.VARIANTS["s16"]._replace(blocks=1))
 
 
 @pytest.fixture
@@ -51,7 +45,7 @@ def recipe(root: Path, world: Path, tmp_path: Path) -> Path:
     content = yaml.safe_load((root / "recipes/dcase2025_baseline/clotho.yaml").read_text())
     content["banks"] = str(tmp_path / "banks")
     content["model"]["text"] |= {"model": str(tmp_path / "roberta"), "dim": 12}
-    content["model"]["audio"] |= {"segment_seconds": 1, "hop_seconds": 1, "patchout_time": 1}
+    content["model"]["audio"]["network"] |= {"segment_seconds": 1, "patchout_time": 1}
     for source in content["data"].values():
         source |= {"manifest": str(world), "make": None, "expected": None}
     return tiny.write_recipe(tmp_path / "recipe.yaml", content)
@@ -59,14 +53,14 @@ def recipe(root: Path, world: Path, tmp_path: Path) -> Path:
 
 NAMES = {
     "baseline": {
-        "audio.network.transformer.": "audio_embedding_model._orig_mod.model.model.",
-        "audio.head.": "audio_projection.",
+        "audio.network.": "audio_embedding_model._orig_mod.model.model.",
+        "audio.head.0.": "audio_projection.",
         "text.trained.0.model.": "text_embedding_model._orig_mod.",
         "text.head.": "text_projection.",
     },
     "salsa": {
-        "audio.network.transformer.": "audio_embedding_model.model.model.",
-        "audio.head.": "project_audio.0.",
+        "audio.network.": "audio_embedding_model.model.model.",
+        "audio.head.0.": "project_audio.0.",
         "text.trained.0.model.": "sentence_embedding_model.",
         "text.head.": "project_sentence.0.",
     },
@@ -85,8 +79,8 @@ def checkpoint(recipe: Path, path: Path, names: dict[str, str]) -> dict[str, tor
     for name, value in ours.items():
         prefix = next(prefix for prefix in names if name.startswith(prefix))
         theirs[names[prefix] + name.removeprefix(prefix)] = value
-    audio = names["audio.network.transformer."]
-    theirs |= {f"{audio}head.1.weight": torch.zeros(527, 48), "tau": torch.tensor(0.05), "audio_token": torch.zeros(3)}
+    audio = names["audio.network."]
+    theirs |= {f"{audio}head.1.weight": torch.zeros(527, 768), "tau": torch.tensor(0.05), "audio_token": torch.zeros(3)}
     content = {"state_dict": theirs, "epoch": 19, "hyper_parameters": argparse.Namespace(batch_size=64, tau=0.05)}
     torch.save(content, path)
     return ours
@@ -148,7 +142,7 @@ def test_invalid_published_checkpoints_are_refused(
         assert parts in written
         assert "\nlbar convert " in written
     path.write_bytes(b"nothing")
-    assert "truncated" in refused(capsys, *argv)
+    assert "damaged" in refused(capsys, *argv)
     torch.save({"state_dict": {"tau": torch.zeros(1)}}, path)
     names = sorted(build_model(load_recipe(recipe).recipe, []).state_dict())
     said = f"has no weights for {len(names)} tensors of the recipe's model, such as {names[0]}; name the recipe"
@@ -158,7 +152,7 @@ def test_invalid_published_checkpoints_are_refused(
     for name in ("project_sentence.0.weight", "project_audio.0.weight"):
         del content["state_dict"][name]
     torch.save(content, path)
-    assert "audio.head.weight" in refused(capsys, *argv)
+    assert "audio.head.0.weight" in refused(capsys, *argv)
     checkpoint(recipe, path, NAMES["salsa"])
     assert "another" in refused(capsys, *argv, "--set", "model.text.dim=13")
     assert not out.exists()
@@ -180,5 +174,5 @@ def test_lightning_settings_are_read_without_the_package(tmp_path: Path) -> None
         for name in modules:
             del sys.modules[name]
     with published._allow_lightning_settings():
-        found = published.read_weights(tmp_path / "x.ckpt", "state_dict")
-    assert found.tensors["a"].tolist() == [1, 1]
+        found = load_checkpoint(tmp_path / "x.ckpt")
+    assert found["a"].tolist() == [1, 1]

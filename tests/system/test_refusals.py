@@ -179,26 +179,23 @@ CLIPS = [
     ("rank.mean={kind: mean, of: [evaluation], edition: 2022, csv: true}", "2"),
     ("rank.mean={kind: mean, of: [evaluation, other], edition: 2022, csv: true}", "other"),
 ]
-SEGMENTS: dict[str, Any] = {"weights": None, "trainable": True, "segment_seconds": 1, "hop_seconds": 1}
-SEGMENTS |= {"max_seconds": 300, "segment_pooling": "mean", "hidden": None}
-MASKED = SEGMENTS | {"edge_jitter": False, "spec_augment": None}
-PASST = MASKED | {"kind": "passt", "network": "s16", "patchout_time": 15, "patchout_bands": 2}
-PASST |= {"segment_seconds": 10, "hop_seconds": 10}
-MOBILE = MASKED | {"kind": "efficientat", "network": "mn04"}
-ATST = SEGMENTS | {"kind": "atst_frame", "floor": "segment"}
-BEATS = SEGMENTS | {"kind": "beats", "padding": "alone"}
-EAT = SEGMENTS | {"kind": "eat", "network": "base", "columns": "multiple_of_16", "vector": "cls"}
+
+
+def segments(max_seconds: float = 300, **network: Any) -> dict[str, Any]:
+    settings = {"weights": None, "segment_seconds": 1, "output": "clip"} | network
+    return {"kind": "segments", "network": settings, "trainable": True, "max_seconds": max_seconds}
+
+
+PASST: dict[str, Any] = {"kind": "passt", "network": "s16", "segment_seconds": 10}
 ENCODERS = [
-    (PASST | {"segment_seconds": 10.1}, "segment_seconds"),
-    (PASST | {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0}, "hop_seconds"),
-    (PASST | {"patchout_time": 62}, "patchout_time"),
-    (PASST | {"patchout_bands": 8}, "patchout_bands"),
-    (PASST | {"patchout_tokens": 282}, "patchout_tokens"),
-    (MOBILE | {"segment_seconds": 0.2, "hop_seconds": 0.1}, "segment_seconds"),
-    (MOBILE | {"max_seconds": 0.5}, "max_seconds"),
-    (ATST | {"segment_seconds": 10.1}, "segment_seconds"),
-    (BEATS | {"segment_seconds": 0.17, "hop_seconds": 0.1}, "segment_seconds"),
-    (EAT | {"segment_seconds": 123}, "segment_seconds"),
+    (segments(**PASST | {"segment_seconds": 10.1}), "segment_seconds"),
+    (segments(**PASST, patchout_time=62), "patchout"),
+    (segments(**PASST, patchout_bands=8), "patchout"),
+    (segments(kind="efficientat", network="mn04", segment_seconds=0.2), "segment_seconds"),
+    (segments(kind="efficientat", network="mn04", max_seconds=0.5), "max_seconds"),
+    (segments(kind="atst_frame", segment_seconds=10.1), "segment_seconds"),
+    (segments(kind="beats", segment_seconds=0.17), "segment_seconds"),
+    (segments(kind="eat", segment_seconds=123), "segment_seconds"),
 ]
 LOSSES = [
     ("{kind: ranking, weight: 1, margin: 2.1, relax: none}", "margin"),

@@ -28,21 +28,25 @@ from system.training.step import add_gradients
 SCALER = torch.amp.GradScaler("cpu", enabled=False)
 BANDS = {"sample_rate": 16000, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
 FRAMES = {"experts": {"logmel": {"kind": "logmel", "stack": 1, **BANDS}}}
-STRIPES = {"time_stripes": 2, "time_width": 4, "band_stripes": 1, "band_width": 4}
-SEGMENTS = {"weights": None, "trainable": True, "segment_seconds": 2, "hop_seconds": 2, "max_seconds": 4} | {
-    "segment_pooling": "seconds", "hidden": None
-}  # fmt: skip
+STRIPES = {"time": 2, "time_width": 4, "bands": 1, "band_width": 4}
+
+
+def segments(**network: Any) -> dict[str, Any]:
+    network = {"weights": None, "segment_seconds": 2, "output": "clip"} | network
+    return {"kind": "segments", "network": network, "trainable": True, "max_seconds": 4, "pooling": "seconds"}
+
+
 AUDIO: dict[str, dict[str, Any]] = {
     "expert_heads": {},
     "pooled_mlp": {"kind": "pooled_mlp", "pooling": "mean", "hidden": 9, "dropout": 0.1, **FRAMES},
     "panns": tiny.panns(),
-    "passt": {"kind": "passt", "network": "s16", "patchout_time": 2, "patchout_bands": 1, "edge_jitter": True}
-    | {"spec_augment": STRIPES, **SEGMENTS},
-    "efficientat": {"kind": "efficientat", "network": "mn04", "edge_jitter": True, "spec_augment": STRIPES, **SEGMENTS},
-    "beats": {"kind": "beats", "padding": "alone", "gradient_decay": 0.6, **SEGMENTS},
-    "beats_original": {"kind": "beats", "padding": "original", **SEGMENTS},
-    "m2d": {"kind": "m2d", "geometry": "80x608p16x16", "bands": "mean", **SEGMENTS},
-    "eat": {"kind": "eat", "network": "base", "columns": 1024, "vector": "cls", **SEGMENTS},
+    "passt": segments(
+        kind="passt", network="s16", patchout_time=2, patchout_bands=1, edge_jitter=True, stripes=STRIPES
+    ),
+    "efficientat": segments(kind="efficientat", network="mn04", edge_jitter=True, stripes=STRIPES),
+    "beats": segments(kind="beats", gradient_decay=0.6),
+    "m2d_clap": segments(kind="m2d_clap"),
+    "eat": segments(kind="eat"),
 }
 
 
@@ -50,7 +54,7 @@ WAITING: dict[str, dict[str, Any]] = {
     "gru": {"kind": "gru", "width": 7, "hidden": 16, "dropout": 0.1, "embedding": "frames", **FRAMES},
     "crnn": {"kind": "crnn", "hidden": 16, "dropout": 0.1, "embedding": "frames"}
     | {"experts": {"logmel": {"kind": "logmel_slaney", "lowest": 12, "highest": 8000, **BANDS}}},
-    "atst_frame": {"kind": "atst_frame", "floor": "batch", **SEGMENTS},
+    "atst_frame": segments(kind="atst_frame", floor="batch"),
 }
 
 

@@ -14,7 +14,7 @@ from quick import first_quick
 
 from data_tools.classify.embed import embed, load_sentence_transformer, model_fingerprint, position_count
 from data_tools.errors import KitError
-from system.experts import HuggingFaceExpert
+from system.audio.hub import Ast
 from system.models.text import Clap, Published, published
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
@@ -69,10 +69,8 @@ IDENTITIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
         ),
     ),
     "audio model": (
-        lambda folder: Path(shutil.copytree(hub_folder("wavlm"), folder)),
-        lambda folder: HuggingFaceExpert(
-            kind="hugging_face", model=str(folder), type="wavlm", size=16, segment_seconds=2.0, output="clip"
-        ).identity(),
+        lambda folder: Path(shutil.copytree(hub_folder("audio-spectrogram-transformer"), folder)),
+        lambda folder: Ast(kind="ast", weights=str(folder)).identity(),
     ),
 }
 

@@ -10,8 +10,8 @@ import tiny
 import torch
 import transformers
 import yaml
+from errors_of import relative
 from hub_models import hub_folder
-from loaded import relative
 from outcomes import refused
 from pdf import PDF
 from recorded_run import about as about_of
@@ -67,9 +67,8 @@ def recipe(root: Path, folder: Path) -> Path:
     content = yaml.safe_load((root / "recipes/zero_shot/clap.yaml").read_text())
     content["banks"] = str(folder / "banks")
     content["data"]["evaluation"] |= {"manifest": str(folder / "m.jsonl"), "make": None, "expected": None}
-    for part in ("audio", "text"):
-        content["model"][part]["model"] = str(hub_folder("clap"))
-    content["model"]["text"]["dim"] = 12
+    content["model"]["audio"]["network"]["weights"] = str(hub_folder("clap"))
+    content["model"]["text"] |= {"model": str(hub_folder("clap")), "dim": 12}
     return tiny.write_recipe(folder / "recipe.yaml", content)
 
 
@@ -154,7 +153,7 @@ def test_zero_shot_run_is_packed_with_a_description_of_its_own(
         (meta,) = [name for name in archive.namelist() if name.endswith(".meta.yaml")]
         description = yaml.safe_load(archive.read(meta))["system"]["description"]
     assert (description["loss_function"], description["optimizer"]) == ("none", "none")
-    assert description["audio_modelling"] == "hugging_face"
+    assert description["audio_modelling"] == "segments"
 
 
 def refused_pack(capsys: pytest.CaptureFixture[str], pack: list[str]) -> str:
@@ -231,7 +230,7 @@ def test_missing_clap_is_reported_before_any_work(
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    changes = ["--set", "model.audio.model=laion/larger_clap_general"]
+    changes = ["--set", "model.audio.network.weights=laion/larger_clap_general"]
     text = refused(capsys, "run", recipe, *changes, "--out", tmp_path / "run")
     assert "audio model laion/larger_clap_general: not a folder, not in the cache" in text
 

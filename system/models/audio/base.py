@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from system.experts import Expert
+from system.audio import Expert
 from system.models.base import EncoderKind
 from system.moments.windows import Grid
 

@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from data_tools.settings import Name, Size
+from system.audio import Expert
+from system.audio.logmel import SILENCE, LogMelSlaney
 from system.compute.device import on_device
-from system.experts import Expert, LogMelSlaney
-from system.experts.logmel import SILENCE
 from system.models.audio.base import AudioSettings
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
 from system.models.embeddings import Embedded, join_embeddings
-from system.networks.layers import pooled_over_time
+from system.models.layers import pooled_over_time
 
 # B clips, T frames, E embedding
 

@@ -7,14 +7,14 @@ from pydantic import Field
 from torch import nn
 
 from data_tools.settings import Depth, Name, Size
+from system.audio import Expert
 from system.compute.device import on_device, suited_to
-from system.experts import Expert
 from system.models.audio.base import AudioSettings
 from system.models.audio.encoder import AudioEncoder
 from system.models.base import Heads
 from system.models.batch import Series
 from system.models.embeddings import Embedded, length_mask
-from system.networks.layers import SeriesEncoder, masked_mean, mlp, pooled_over_time
+from system.models.layers import SeriesEncoder, masked_mean, mlp, pooled_over_time
 
 # B clips, T frames, D values in a frame, E embedding
 

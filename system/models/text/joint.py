@@ -47,10 +47,11 @@ class PeAudioText(PublishedText):
     frozen_scores: ClassVar[tuple[str, ...]] = ("dot_product", "frame_dot_products")
 
     def load(self) -> "JointTexts":
-        from system.networks.pe_audio import PeTexts, read_config
+        from system.audio.hub import read_pe_config
+        from system.models.text.pe_audio import PeTexts
 
         types = ("pe_audio", "pe_audio_video")
-        tokenizer, network = load_side(self.model, types, PeTexts, lambda: read_config(fetch(self.model)))
+        tokenizer, network = load_side(self.model, types, PeTexts, lambda: read_pe_config(fetch(self.model)))
         return JointTexts(tokenizer, network, None)
 
 
@@ -107,7 +108,7 @@ def load_side(name: str, types: tuple[str, ...], network: Any, config: Any = Non
     """
     from transformers import AutoTokenizer
 
-    from system.networks.hugging_face import silence_transformers
+    from system.audio.hub import silence_transformers
 
     folder = fetch(name)
     if (found := read_json(folder / "config.json").get("model_type")) not in types:

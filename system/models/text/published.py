@@ -23,8 +23,8 @@ from data_tools.settings import Size, mistakes
 from system.compute.device import on_device
 from system.features.bank import Bank
 from system.models.embeddings import Embedded
+from system.models.layers import head
 from system.models.text.encoder import TextEncoder, TextSettings
-from system.networks.layers import head
 
 # N texts, V values of a published model's vector
 

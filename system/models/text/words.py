@@ -54,10 +54,6 @@ class WordVectors(TextSettings):
         return self.embedding == "words"
 
     @property
-    def batch_property(self) -> str | None:
-        return "padding that counts as words of captions" if self.depends_on_batch else None
-
-    @property
     def is_trained(self) -> bool:
         return False
 

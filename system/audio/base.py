@@ -1,0 +1,145 @@
+"""The interface of an expert: settings and facts of a source of frames, and a function from waves to frames."""
+
+import functools
+import hashlib
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from data_tools.audio import Resampling, read_audio
+from data_tools.errors import KitError
+from data_tools.files import checksum
+from data_tools.manifest import Clip
+from data_tools.settings import Strict
+
+LENGTH_TOLERANCE = 2.0  # seconds, the error of published lengths, see the faults that `castella` reports
+SPARE = 0.1  # share of a recording that its frames may miss or exceed
+READ_FILES = 20  # most files of a source that are checked
+
+Frames = Callable[[list[np.ndarray]], list[np.ndarray]]  # waves (N,) -> frames (T, D) float32, T >= 1
+Device = torch.device
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file, cached while its size and modification time are unchanged."""
+    status = path.stat()
+    return _cached_sha256(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache
+def _cached_sha256(path: Path, size: int, changed: int) -> str:
+    return checksum(path)
+
+
+class ExpertSettings(Strict):
+    """Settings of a frozen source of frames in a recipe."""
+
+    kind: str
+    resampling: Resampling = "soxr_hq"  # of files with another sample rate; papers of 2022: kaiser_best_0.2
+
+    version: ClassVar[int] = 1  # raise it if the same settings give other frames, so that new banks are used
+    dtype: ClassVar[str] = "float16"  # of stored frames: float16, float32, or int16
+    computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
+    reads_clips: ClassVar[bool] = True  # whether a clip's file is read
+    licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
+
+    @property
+    @abstractmethod
+    def rate(self) -> int:
+        """Sample rate of the input waves, in Hz."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Number of values in a frame."""
+
+    @property
+    @abstractmethod
+    def frames_per_second(self) -> float:
+        """Frames per second of audio."""
+
+    @property
+    def first_centre(self) -> float:
+        """Seconds from the beginning of a clip to the centre of its first frame."""
+        return 0.5 / self.frames_per_second
+
+    @property
+    def frame_description(self) -> str:
+        """Text for `check`: the size of a frame, and the number of frames per second."""
+        return f"{self.dim}-d, {self.frames_per_second:.2f} frames/s at {self.rate} Hz"
+
+    def count_parameters(self) -> int:
+        """Return the number of frozen parameters."""
+        return 0
+
+    @property
+    def pretrained(self) -> str | None:
+        """Name of the model whose frames are read from files; None if frames are computed."""
+        return None
+
+    def weight_files(self) -> dict[str, Path]:
+        """Return the path of each weight file by its setting."""
+        return {}
+
+    def published_addresses(self) -> dict[str, str]:
+        """Return the web address of each weight file by its setting."""
+        return {}
+
+    def known_sha256(self) -> dict[str, str]:
+        """Return the first digits of the sha256 of each published weight file, where they are known, by its setting."""
+        return {}
+
+    @property
+    def hub_model(self) -> str | None:
+        """Name or folder of a model of the Hugging Face hub; None if the weights are single files."""
+        return None
+
+    def weight_source(self) -> str:
+        """Return where to get missing weights."""
+        return f"published at {' and '.join(self.published_addresses().values())}"
+
+    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
+        """Return (whether the clip's file is unusable, message) if it does not fit the settings; None if it fits."""
+        return None
+
+    def read(self, path: str) -> np.ndarray:
+        """Read the wave (N,) float32 mono of a clip's audio file. Raises AudioError."""
+        return read_audio(path, self.rate, self.resampling)
+
+    @abstractmethod
+    def load(self, device: Device) -> Frames:
+        """Return a function that computes the frames of waves on a device."""
+
+    def checksums(self) -> dict[str, str]:
+        """Return the sha256 of each weight file by its setting. Raises KitError if a file is missing."""
+        for name, path in self.weight_files().items():
+            if not path.is_file():
+                raise KitError(f"expert {self.kind}: {name} {path} is missing; {self.weight_source()}")
+        return {name: file_sha256(path) for name, path in self.weight_files().items()}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what determines the frames: settings, version, checksums of the weights; paths are left out."""
+        settings = self.model_dump(exclude=set(self.weight_files()))
+        return {**settings, "version": self.version, "sha256": self.checksums()}
+
+    def bank_name(self) -> str:
+        """Name the folder of stored frames by all that determines them."""
+        text = json.dumps(self.identity(), sort_keys=True)
+        return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
+    """Check the files of some clips; return their faults, and a message if all of them are faulty."""
+    some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
+    found = [fault for clip in some if (fault := expert.file_fault(clip))]
+    in_all = len(found) == len(some) > 1
+    return (
+        found,
+        f"none of {len(found)} checked files fits the expert; the first fault is: {found[0][1]}" if in_all else None,
+    )

@@ -1,0 +1,153 @@
+"""BEATs: a transformer over 16 x 16 patches of a Kaldi log-mel, whose attention knows distances.
+
+Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm, `beats/`
+at 768a3c8. Tokens equal the original's by a relative 1e-4 (tests/golden). Deviations: no dropout and no layer drop in
+training; the classifier of a fine-tuned file is left out.
+"""
+
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import nn
+
+from system.audio.mel import kaldi_log_mel
+from system.audio.network import AudioNetwork, Layers
+
+DIM, HEADS, BLOCKS = 768, 12, 12
+PATCH, BANDS = 16, 8  # columns and bands of a patch; patches above each other
+BUCKETS, FARTHEST = 320, 800  # of distances; all greater ones share a bucket
+ALPHA, GAIN = 24**0.25, 96**-0.25  # DeepNorm: of each sum's input, and of new weights
+TABLE = "self_attn.relative_attention_bias.weight"  # the same tensor in all layers of the file
+# Copies: the addresses in github.com/microsoft/unilm are reported dead since 2024.
+COPIES = "https://huggingface.co/lpepino/beats_ckpts/resolve/main"
+
+
+class Beats(AudioNetwork):
+    """Frames (L, 768) of 160 ms, each the mean of 8 patches. Patches of padding are masked everywhere."""
+
+    kind: Literal["beats"]
+    gradient_decay: float = Field(1.0, gt=0, le=1)  # of the gradient per block, downwards; the original: 0.6
+
+    rate: ClassVar[int] = 16_000
+    dim: ClassVar[int] = DIM
+    seconds: ClassVar[tuple[float, float]] = (0.175, 120.0)  # memory grows with the square
+    licence: ClassVar[str] = "MIT"
+    addresses: ClassVar[dict[str, str]] = {
+        name: f"{COPIES}/{name}"
+        for name in ("BEATs_iter3_plus_AS2M.pt", "BEATs_iter3_plus_AS2M_finetuned_on_AS2M_cpt2.pt")
+    }
+    sha256: ClassVar[dict[str, str]] = {
+        "BEATs_iter3_plus_AS2M.pt": "d43cbfad4d7b56381c061d7a24774f908d4d94c72961f6eb1d9090ff18cd8d34"
+    }
+
+    @property
+    def frame_rate(self) -> float:
+        seconds = self.segment_seconds or self.seconds[1]
+        return max(1, ((round(seconds * 16_000) - 400) // 160 + 1) // PATCH) / seconds  # of whole patches
+
+    def layers(self) -> Layers:
+        return BeatsLayers(self.gradient_decay)
+
+
+class BeatsLayers(Layers):
+    def __init__(self, gradient_decay: float) -> None:
+        super().__init__()
+        self.patch_embedding = nn.Conv2d(1, 512, PATCH, PATCH, bias=False)
+        self.layer_norm, self.post_extract_proj = nn.LayerNorm(512), nn.Linear(512, DIM)
+        self.encoder = Encoder(gradient_decay)
+
+    def load(self, tensors: dict[str, Any]) -> None:
+        """Take the tensors; the table of distances is listed in every layer of the file."""
+        for i, name in enumerate(("weight_g", "weight_v")):
+            tensors = {key.replace(f"parametrizations.weight.original{i}", name): tensors[key] for key in tensors}
+        table = {f"encoder.{TABLE.split('.', 1)[1]}": value for key, value in tensors.items() if key.endswith(TABLE)}
+        super().load(tensors | table)
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        columns = (kaldi_log_mel(waves * 2**15, 0.85) - 15.41663) / (2 * 6.55582)
+        x = self.patch_embedding(columns[:, None]).flatten(2).transpose(1, 2)  # (S, 8 L, 512), in order of time
+        counts = (((lengths - 400).clamp(min=0) // 160 + 1) // PATCH).clamp(min=1)
+        mask = torch.arange(x.shape[1], device=x.device) < counts[:, None] * BANDS
+        tokens = self.encoder(self.post_extract_proj(self.layer_norm(x)), mask)
+        return tokens.unflatten(1, (-1, BANDS)).mean(2), counts
+
+
+class Encoder(nn.Module):
+    def __init__(self, gradient_decay: float) -> None:
+        super().__init__()
+        self.gradient_decay = gradient_decay
+        self.pos_conv = nn.ModuleList([Positions()])
+        self.layer_norm = nn.LayerNorm(DIM)
+        self.relative_attention_bias = nn.Embedding(BUCKETS, HEADS)
+        self.layers = nn.ModuleList(Block() for _ in range(BLOCKS))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = x * mask[..., None]
+        x = self.layer_norm(x + self.pos_conv[0](x))
+        at = torch.arange(x.shape[1], device=x.device)
+        bias = self.relative_attention_bias(distance_buckets(at - at[:, None])).permute(2, 0, 1)
+        for layer in self.layers:
+            if self.gradient_decay < 1:
+                x = x * self.gradient_decay + x.detach() * (1 - self.gradient_decay)
+            x = layer(x, bias, mask)
+        return x
+
+
+class Positions(nn.Module):
+    """A grouped convolution over tokens; its weights are normalised per position of the kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(DIM))
+        self.weight_v = nn.Parameter(nn.init.normal_(torch.empty(DIM, 48, 128), std=math.sqrt(4 / (128 * DIM))))
+        self.weight_g = nn.Parameter(self.weight_v.detach().norm(dim=(0, 1), keepdim=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight_v * (self.weight_g / self.weight_v.norm(dim=(0, 1), keepdim=True))
+        return F.gelu(F.conv1d(x.transpose(1, 2), weight, self.bias, padding=64, groups=16)[..., :-1]).transpose(1, 2)
+
+
+def distance_buckets(offsets: torch.Tensor) -> torch.Tensor:
+    """Return the bucket of each distance of a key from its query: one per distance below 80, then logarithmic."""
+    half, exact = BUCKETS // 2, BUCKETS // 4
+    far = (offsets.abs().clamp(min=1).float() / exact).log() / math.log(FARTHEST / exact) * (half - exact)
+    far = (exact + far.long()).clamp(max=half - 1)
+    return half * (offsets > 0) + torch.where(offsets.abs() < exact, offsets.abs(), far)
+
+
+class Attention(nn.Module):
+    """Self-attention with a bias by distance, which a gate of each query scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(DIM, DIM) for _ in range(4))
+        self.grep_linear, self.grep_a = nn.Linear(64, 8), nn.Parameter(torch.ones(1, HEADS, 1, 1))
+        for layer in (self.v_proj, self.out_proj):
+            nn.init.xavier_normal_(layer.weight, GAIN)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            layer(x).unflatten(2, (HEADS, 64)).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        first, second = self.grep_linear(query).unflatten(3, (2, 4)).sum(-1).sigmoid().split(1, 3)
+        gate = first * (second * self.grep_a - 1) + 2
+        gated = (gate * bias).masked_fill(~mask[:, None, None], -torch.inf).to(query.dtype)
+        return self.out_proj(F.scaled_dot_product_attention(query, key, value, gated).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each added to its scaled input, then a layer norm (DeepNorm)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn, self.self_attn_layer_norm = Attention(), nn.LayerNorm(DIM)
+        self.fc1, self.fc2, self.final_layer_norm = nn.Linear(DIM, 3072), nn.Linear(3072, DIM), nn.LayerNorm(DIM)
+        for layer in (self.fc1, self.fc2):
+            nn.init.xavier_normal_(layer.weight, GAIN)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.self_attn_layer_norm(ALPHA * x + self.self_attn(x, bias, mask))
+        return self.final_layer_norm(ALPHA * x + self.fc2(F.gelu(self.fc1(x))))

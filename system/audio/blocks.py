@@ -1,0 +1,53 @@
+"""Blocks of a vision transformer, with timm's names of weights: PaSST, EAT, M2D and ATST-Frame."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    """Self-attention over all tokens, or those where a mask, (S, L), is true."""
+
+    def __init__(self, dim: int, heads: int, qkv_bias: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        keys = None if mask is None else mask[:, None, None]
+        return self.proj(F.scaled_dot_product_attention(query, key, value, keys).transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, dim: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dim, ffn_dim), nn.Linear(ffn_dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each added to its input; a layer norm before each, or after each sum (`post`)."""
+
+    def __init__(
+        self,
+        dim: int = 768,
+        heads: int = 12,
+        ffn_dim: int = 3072,
+        eps: float = 1e-6,
+        qkv_bias: bool = True,
+        post: bool = False,
+    ) -> None:
+        super().__init__()
+        self.post = post
+        self.norm1, self.attn = nn.LayerNorm(dim, eps), Attention(dim, heads, qkv_bias)
+        self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, ffn_dim)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if self.post:
+            x = self.norm1(x + self.attn(x, mask))
+            return self.norm2(x + self.mlp(x))
+        x = x + self.attn(self.norm1(x), mask)
+        return x + self.mlp(self.norm2(x))

@@ -1,0 +1,92 @@
+"""EAT: a post-norm transformer over 16 x 16 patches of a Kaldi log-mel of 10 s.
+
+Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
+github.com/cwx-worst-one/EAT at 06c1c34. Results equal the original's by a relative 1e-4 (tests/golden). Deviations: no
+noise and no drop path in training; the classifier of a fine-tuned file is left out.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from system.audio.blocks import Block
+from system.audio.mel import kaldi_log_mel
+from system.audio.network import AudioNetwork, Layers
+
+PATCH, BANDS = 16, 8  # columns and bands of a patch; patches above each other
+COLUMNS = 1024  # of every input, as for 10 s in the original; zeros, which are louder than silence, follow the clip
+DIM = 768
+
+
+class Eat(AudioNetwork):
+    """Frames (L, 768) of 160 ms: means over 8 bands. The vector of a segment is its class token."""
+
+    kind: Literal["eat"]
+    vector: Literal["cls", "mean"] = "cls"  # of a segment: the class token, or the mean of all patch tokens
+
+    rate: ClassVar[int] = 16_000
+    dim: ClassVar[int] = DIM
+    seconds: ClassVar[tuple[float, float]] = (0.025, 10.255)
+    licence: ClassVar[str] = "MIT"
+    addresses: ClassVar[dict[str, str]] = {
+        f"{name}.safetensors": f"https://huggingface.co/worstchan/{name}/resolve/main/model.safetensors"
+        for name in ("EAT-base_epoch30_pretrain", "EAT-base_epoch30_finetune_AS2M")
+    }
+
+    @property
+    def frame_rate(self) -> float:
+        seconds = self.segment_seconds or self.seconds[1]
+        return -(-round(seconds * 16_000) // (160 * PATCH)) / seconds
+
+    def layers(self) -> Layers:
+        return EatLayers(self.vector)
+
+
+class EatLayers(Layers):
+    positions: torch.Tensor
+
+    def __init__(self, vector: str) -> None:
+        super().__init__()
+        self.vector = vector
+        self.register_buffer("positions", position_table(DIM), persistent=False)
+        self.local_encoder = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
+        self.extra_tokens = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM), std=0.02))
+        self.pre_norm = nn.LayerNorm(DIM, 1e-6)
+        self.blocks = nn.ModuleList(Block(post=True) for _ in range(12))
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        super().load({key.removeprefix("model."): value for key, value in tensors.items()})
+
+    def log_mel(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the input, (S, N) -> (S, 1024, 128)."""
+        columns = kaldi_log_mel(waves, 1.0)
+        counts = (lengths - 400).clamp(min=0) // 160 + 1
+        columns = columns * (torch.arange(columns.shape[1], device=waves.device) < counts[:, None])[..., None]
+        return (F.pad(columns, (0, 0, 0, COLUMNS - columns.shape[1])) + 4.268) / (2 * 4.569)
+
+    def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Compute the tokens, (S, 1 + 512, 768): the class token, then patches in order of time."""
+        x = self.local_encoder["proj"](self.log_mel(waves, lengths)[:, None]).flatten(2).transpose(1, 2)
+        x = x + self.positions[: x.shape[1]]
+        x = self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1))
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        frames = self.tokens(waves, lengths)[:, 1:].unflatten(1, (-1, BANDS)).mean(2)
+        return frames, ((lengths + 2559) // 2560).clamp(1, frames.shape[1])
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        tokens = self.tokens(waves, lengths)
+        return tokens[:, 0] if self.vector == "cls" else tokens[:, 1:].mean(1)
+
+
+def position_table(dim: int) -> torch.Tensor:
+    """Return the fixed positions: row 8 t + f has sines and cosines of band f, then of time t."""
+    rates = 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    time, band = torch.meshgrid(torch.arange(COLUMNS // PATCH), torch.arange(BANDS), indexing="ij")
+    angles = [one.flatten()[:, None] * rates for one in (band, time)]
+    return torch.cat([f(part) for part in angles for f in (torch.sin, torch.cos)], 1).float()

@@ -1,0 +1,93 @@
+"""EfficientAT: a MobileNetV3 on log-mels, small and fast (mn40: SALSA, 2024).
+
+Source: Schmid et al., "Efficient Large-Scale Audio Tagging via Transformer-to-CNN Knowledge Distillation" (2023);
+github.com/fschmid56/EfficientAT. Results equal the original's by a relative 1e-4 (tests/golden).
+"""
+
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+from torchvision.models.mobilenetv3 import InvertedResidual, InvertedResidualConfig, MobileNetV3
+
+from system.audio.mel import KaldiLogMel
+from system.audio.network import AudioNetwork, Layers, Stripes, frames_within
+
+# Channels in, kernel, channels between, channels out, whether gated, ReLU or hard swish, stride.
+ROWS = (
+    (16, 3, 16, 16, False, "RE", 1), (16, 3, 64, 24, False, "RE", 2), (24, 3, 72, 24, False, "RE", 1),
+    (24, 5, 72, 40, True, "RE", 2), (40, 5, 120, 40, True, "RE", 1), (40, 5, 120, 40, True, "RE", 1),
+    (40, 3, 240, 80, False, "HS", 2), (80, 3, 200, 80, False, "HS", 1), (80, 3, 184, 80, False, "HS", 1),
+    (80, 3, 184, 80, False, "HS", 1), (80, 3, 480, 112, True, "HS", 1), (112, 3, 672, 112, True, "HS", 1),
+    (112, 5, 672, 160, True, "HS", 2), (160, 5, 960, 160, True, "HS", 1), (160, 5, 960, 160, True, "HS", 1),
+)  # fmt: skip
+WIDTHS = {"mn04": 0.4, "mn10": 1.0, "mn20": 2.0, "mn40": 4.0}
+_RELEASES = "https://github.com/fschmid56/EfficientAT/releases/download/v0.0.1"
+
+
+class EfficientAT(AudioNetwork):
+    """Frames: the last map, averaged over frequency, 3.1 per second. The vector of a segment is their mean."""
+
+    kind: Literal["efficientat"]
+    network: Literal["mn04", "mn10", "mn20", "mn40"]  # published network, named by ten times its width
+    edge_jitter: bool = False  # in training, move the lowest and highest frequency of the log-mel
+    stripes: Stripes | None = None  # of the log-mel, masked in training
+
+    rate: ClassVar[int] = 32_000
+    frame_rate: ClassVar[float] = 100 / 32
+    seconds: ClassVar[tuple[float, float]] = (0.32, 600.0)
+    mixes_batch: ClassVar[bool] = True
+    addresses: ClassVar[dict[str, str]] = {
+        f"{name}.pt": f"{_RELEASES}/{name}.pt"
+        for name in ("mn04_as_mAP_432", "mn10_as_mAP_471", "mn20_as_mAP_478", "mn40_as_ext_mAP_487")
+    }
+
+    @property
+    def dim(self) -> int:
+        return round(960 * WIDTHS[self.network])
+
+    def layers(self) -> Layers:
+        return EfficientATLayers(self)
+
+
+class _Gate(nn.Module):
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.fc2(self.fc1(x.mean((2, 3))).relu()).sigmoid()[..., None, None]
+
+
+class Gates(nn.Module):
+    """Squeeze and excitation of channels, with the published names of weights and a plain sigmoid."""
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.conc_se_layers = nn.ModuleList([_Gate(channels, size)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conc_se_layers[0](x)
+
+
+class EfficientATLayers(Layers):
+    def __init__(self, settings: EfficientAT) -> None:
+        super().__init__()
+        self.settings, self.mel = settings, KaldiLogMel(settings.edge_jitter)
+        rows = [InvertedResidualConfig(*row, 1, WIDTHS[settings.network]) for row in ROWS]
+        norm = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01 if settings.weights else 0.1)
+        network = MobileNetV3(rows, 8, block=partial(InvertedResidual, se_layer=Gates), norm_layer=norm)
+        self.features = network.features
+        self.features[0][0] = nn.Conv2d(1, rows[0].input_channels, 3, 2, 1, bias=False)
+        nn.init.kaiming_normal_(self.features[0][0].weight, mode="fan_out")
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.frames(waves, lengths)[0].mean(1)
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        columns = self.mel(waves)
+        if self.training and self.settings.stripes:
+            columns = self.settings.stripes.mask(columns, 0.9)
+        frames = self.features(columns).float().mean(2).transpose(1, 2)
+        return frames, frames_within(lengths, waves.shape[1], frames.shape[1])

@@ -1,0 +1,117 @@
+"""M2D-CLAP 2025: a transformer over chunks of a log-mel, and one block that makes an audio-text embedding.
+
+Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128. Results equal the original's by a
+relative 2e-5 (tests/golden). Its text encoder is BERT, in the same file. Licence: NTT's, for evaluation only.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from system.audio.blocks import Block
+from system.audio.mel import MelSpectrogram
+from system.audio.network import AudioNetwork, Layers
+
+DIM, BLOCKS, PATCH, BANDS = 768, 12, 16, 5  # of a token; blocks; columns and bands of a patch; patches above each other
+CHUNK, STEPS = 1001, 62  # columns that the transformer reads together, and patches in time of them
+PREFIX = "module.ar.runtime.backbone."
+FILE = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
+
+
+class M2dClap(AudioNetwork):
+    """Frames (L, 768) of 160 ms: means over 5 bands. The vector of a segment is its embedding beside texts."""
+
+    kind: Literal["m2d_clap"]
+
+    rate: ClassVar[int] = 16_000
+    dim: ClassVar[int] = DIM
+    trained_on_captions: ClassVar[bool] = True
+    licence: ClassVar[str] = "NTT evaluation, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
+    addresses: ClassVar[dict[str, str]] = {FILE: f"https://github.com/nttcslab/m2d/releases/download/v0.5.0/{FILE}"}
+
+    @property
+    def frame_rate(self) -> float:
+        seconds = self.segment_seconds or self.seconds[1]
+        return int(count_steps(torch.tensor(round(seconds * 16_000)))) / seconds
+
+    def layers(self) -> Layers:
+        return M2dClapLayers()
+
+
+def count_steps(lengths: torch.Tensor) -> torch.Tensor:
+    """Return the number of patches in time of waves of `lengths` samples."""
+    columns = lengths // 160 + 1
+    return columns // CHUNK * STEPS + ((columns % CHUNK + PATCH - 1) // PATCH).clamp(max=STEPS)
+
+
+def mirrored(waves: torch.Tensor, lengths: torch.Tensor, size: int) -> torch.Tensor:
+    """Reflect each wave at its own end, (S, N) -> (S, N + size)."""
+    at, last = torch.arange(waves.shape[1] + size, device=waves.device), lengths[:, None] - 1
+    return F.pad(waves, (0, size)).gather(1, torch.where(at <= last, at, 2 * last - at).clamp(min=0))
+
+
+class M2dClapLayers(Layers):
+    norm_stats: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mel = MelSpectrogram(16_000, 400, 160, 400, 80, 50.0, 8000.0)
+        self.register_buffer("norm_stats", torch.tensor([-7.1, 4.2]))  # mean and deviation of the log-mel
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
+        self.cls_token = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM), std=0.02))
+        self.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, 1 + BANDS * STEPS, DIM), std=0.02))
+        self.blocks = nn.ModuleList(Block(DIM, 12, 4 * DIM) for _ in range(BLOCKS))
+        self.norm = nn.LayerNorm(DIM, 1e-6)
+        self.audio_proj = Semantic()
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        super().load({key.removeprefix(PREFIX).removeprefix("backbone."): value for key, value in tensors.items()})
+
+    def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute tokens, (S, 5, L, 768), and the steps within each clip, (S,). Padding is masked."""
+        mean, deviation = self.norm_stats
+        power = self.mel(mirrored(waves, lengths, 200))[:, : 1 + waves.shape[1] // 160]
+        columns = (((power + 2**-23).log().float() - mean) / deviation).transpose(1, 2)
+        used = lengths // 160 + 1
+        columns = columns * (torch.arange(columns.shape[2], device=waves.device) < used[:, None])[:, None]
+        counts = count_steps(lengths)
+        columns = F.pad(columns, (0, -(columns.shape[2] % CHUNK) % PATCH))
+        chunks = [part for part in columns.split(CHUNK, 2) if part.shape[2] >= PATCH]
+        return torch.cat([self.encode(part, counts - STEPS * n) for n, part in enumerate(chunks)], 2), counts
+
+    def encode(self, columns: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """Compute the tokens of one chunk, (S, 5, L, 768), of which `steps` (S,) belong to the clip."""
+        patches = self.patch_embed["proj"](columns[:, None]).permute(0, 2, 3, 1)
+        size = patches.shape[2]
+        table = self.pos_embed[:, 1:].unflatten(1, (BANDS, STEPS))[:, :, :size]
+        first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)
+        x = torch.cat([first, (patches + table).flatten(1, 2)], 1)
+        mask = (torch.arange(size, device=x.device) < steps[:, None]).repeat(1, BANDS)
+        for block in self.blocks:
+            x = block(x, F.pad(mask, (1, 0), value=True))
+        return self.norm(x)[:, 1:].unflatten(1, (BANDS, size))
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, counts = self.tokens(waves, lengths)
+        return tokens.mean(1), counts.clamp(1, tokens.shape[2])
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        tokens, counts = self.tokens(waves, lengths)
+        mask = (torch.arange(tokens.shape[2], device=waves.device) < counts[:, None]).repeat(1, BANDS)
+        return self.audio_proj(tokens.flatten(1, 2), mask)
+
+
+class Semantic(nn.Module):
+    """One block with a single head, whose additional token is the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sem_token = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM), std=0.02))
+        self.sem_blocks = nn.ModuleList([Block(DIM, 1, DIM, 1e-5)])
+        self.norm = nn.LayerNorm(DIM, 1e-5)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([self.sem_token.expand(len(tokens), -1, -1), tokens], 1)
+        return self.norm(self.sem_blocks[0](x, F.pad(mask, (1, 0), value=True))[:, 0])

@@ -1,0 +1,157 @@
+"""Spectrograms that several networks share."""
+
+import functools
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchaudio.compliance.kaldi import get_mel_banks
+from torchaudio.functional import melscale_fbanks
+
+from system.compute.device import on_device
+
+# S waves of N samples, T columns, K frequencies
+
+
+def kaldi_filters(bands: int, fft: int, rate: int, lowest: float, highest: float) -> torch.Tensor:
+    """Return triangles (K, bands) that are linear in mel."""
+    triangles, _ = get_mel_banks(bands, fft, float(rate), lowest, highest, 100.0, -500.0, 1.0)  # no warping
+    return F.pad(triangles, (0, 1)).T.contiguous()  # the highest frequency has no weight
+
+
+class MelSpectrogram(nn.Module):
+    """Waves (S, N) -> mel power (S, T, bands) float64, T = 1 + N // hop: centred columns, ends reflected."""
+
+    window: torch.Tensor
+    basis: torch.Tensor
+
+    def __init__(
+        self,
+        rate: int,
+        window: int,
+        hop: int,
+        fft: int,
+        bands: int,
+        lowest: float,
+        highest: float,
+        scale: Literal["htk", "slaney"] = "slaney",
+    ) -> None:
+        super().__init__()
+        self.fft, self.hop = fft, hop
+        norm = "slaney" if scale == "slaney" else None
+        basis = melscale_fbanks(self.fft // 2 + 1, lowest, highest, bands, rate, norm, scale)
+        self.register_buffer("window", torch.hann_window(window, dtype=torch.float64), persistent=False)
+        self.register_buffer("basis", basis.double(), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        waves = F.pad(waves, (0, max(0, self.fft - waves.shape[1])))  # reflection needs more samples than it adds
+        with torch.autocast(waves.device.type, enabled=False):
+            spectrum = torch.stft(
+                waves.double(), self.fft, self.hop, len(self.window), self.window, return_complex=True
+            )
+            return torch.view_as_real(spectrum).square().sum(-1).transpose(1, 2) @ self.basis
+
+
+class PublishedDft(nn.Module):
+    """Columns (..., size) -> power spectra (..., K) by DFT kernels in float32, as published checkpoints have them.
+
+    An FFT in float64, and the rounding errors of the kernels, which dominate in the empty bands of a recording.
+    """
+
+    window: torch.Tensor
+    errors: torch.Tensor
+
+    def __init__(self, size: int, round_window: bool = False) -> None:
+        super().__init__()
+        window = torch.hann_window(size, dtype=torch.float64)
+        self.register_buffer("window", window.float().double(), persistent=False)
+        phase = 2 * math.pi / size * torch.outer(torch.arange(size).double(), torch.arange(size // 2 + 1).double())
+        waves = torch.stack([phase.cos(), -phase.sin()], 2)
+        kernels = (waves * (self.window if round_window else window)[:, None, None]).float()
+        errors = (kernels - waves * self.window[:, None, None]).flatten(1).float()
+        self.register_buffer("errors", errors, persistent=False)
+
+    def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        exact = torch.view_as_real(torch.fft.rfft(columns.double() * self.window))
+        return (exact + (columns.float() @ self.errors).view(exact.shape)).square().sum(-1)
+
+
+@functools.cache
+def audioset_filters(device: torch.device) -> torch.Tensor:
+    """Return the filters of AudioSet's models, (257, 64) float64: triangles linear in mel, 125 to 7,500 Hz."""
+    mel = 1127 * (torch.arange(257, dtype=torch.float64)[:, None] * 31.25 / 700).log1p()
+    lowest, highest = (1127 * math.log1p(hertz / 700) for hertz in (125, 7500))
+    edges = torch.linspace(lowest, highest, 66, dtype=torch.float64)
+    step = edges[1] - edges[0]
+    return on_device((1 - (mel - edges[1:-1]).abs() / step).clamp(min=0), device)
+
+
+def audioset_log_mel(waves: torch.Tensor, offset: float) -> torch.Tensor:
+    """Compute the input of VGGish and YAMNet, ln(mel magnitude + offset).
+
+    A column is 400 samples under a periodic Hann window. The first begins with the wave; an incomplete one is dropped.
+
+    Returns:
+        (S, T, 64), T = 1 + (N - 400) // 160.
+    """
+    columns = waves.double().unfold(1, 400, 160) * torch.hann_window(400, dtype=torch.float64, device=waves.device)
+    return (torch.fft.rfft(columns, 512).abs() @ audioset_filters(waves.device) + offset).log().float()
+
+
+@functools.cache
+def kaldi_filters_on(device: torch.device) -> torch.Tensor:
+    """Return the filters of `kaldi_log_mel`, (257, 128) float64."""
+    return on_device(kaldi_filters(128, 512, 16_000, 20.0, 8000.0).double(), device)
+
+
+@torch.no_grad()
+def kaldi_log_mel(waves: torch.Tensor, exponent: float) -> torch.Tensor:
+    """Compute Kaldi's filter bank at 16 kHz, as BEATs and EAT call it.
+
+    Source: torchaudio's `compliance.kaldi.fbank`. Deviation: float64; the original differs by 3e-4 in quiet bands.
+
+    Args:
+        waves: (S, N), N >= 400.
+        exponent: Of the symmetric Hann window.
+
+    Returns:
+        (S, T, 128), T = 1 + (N - 400) // 160.
+    """
+    columns = waves.double().unfold(1, 400, 160)
+    columns = columns - columns.mean(-1, keepdim=True)
+    before = torch.cat([columns[..., :1], columns[..., :-1]], -1)
+    window = torch.hann_window(400, periodic=False, dtype=torch.float64, device=waves.device) ** exponent
+    power = torch.view_as_real(torch.fft.rfft((columns - 0.97 * before) * window, 512)).square().sum(-1)
+    return (power @ kaldi_filters_on(waves.device)).clamp_min(2.0**-23).log().float()
+
+
+class KaldiLogMel(nn.Module):
+    """The input of PaSST and EfficientAT: waves (S, N) at 32 kHz -> (S, 1, 128, T), T = 1 + (N - 1) // 320.
+
+    Source: passt_hear21's `AugmentMelSTFT`. With `jitter`, the edges in training are 0 to 9 and 14,001 to 16,000 Hz.
+    Deviation: never in 16 bits.
+    """
+
+    window: torch.Tensor
+    basis: torch.Tensor
+
+    def __init__(self, jitter: bool) -> None:
+        super().__init__()
+        self.jitter = jitter
+        self.register_buffer("window", torch.hann_window(800, periodic=False), persistent=False)
+        self.register_buffer("basis", kaldi_filters(128, 1024, 32_000, 0, 15_000), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(waves.device.type, enabled=False):
+            waves = waves[:, 1:] - 0.97 * waves[:, :-1]
+            spectrum = torch.stft(waves, 1024, 320, 800, self.window, return_complex=True)
+            basis = self.basis
+            if self.training and self.jitter:
+                lowest, below = int(torch.randint(10, ())), int(torch.randint(2000, ()))
+                basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, 16_000 - below), waves.device)
+            power = basis.T @ torch.view_as_real(spectrum).square().sum(-1)
+            return ((power + 1e-5).log() + 4.5)[:, None] / 5

@@ -1,0 +1,132 @@
+"""Frames and embeddings that other programs computed, read from files."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from data_tools.embeddings import HINT, Vectors, read_vectors
+from data_tools.errors import AudioError, KitError
+from data_tools.files import require_file
+from data_tools.frames import read_frames
+from data_tools.manifest import Clip, Text
+from data_tools.settings import Positive, Size
+from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, file_sha256
+
+
+class _Stored(ExpertSettings):
+    """What a package declares about the model that computed the values."""
+
+    model: Text  # that computed them, as declared in a package
+    model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
+
+    computed: ClassVar[bool] = False
+
+    def count_parameters(self) -> int:
+        return self.model_parameters
+
+    @property
+    def pretrained(self) -> str | None:
+        return self.model
+
+
+class FeatureFiles(_Stored):
+    """Frames (T, values) from .npz or .npy files, which the manifest names instead of audio files.
+
+    Example: the MS-CLAP frames that the 2026 edition publishes instead of its blind recordings. The bank stores them
+    unchanged in float16; the organisers' baseline divides every frame by its L2 norm + 1e-5.
+    """
+
+    kind: Literal["feature_files"]
+    values: Positive  # values in a frame, D
+    hop_seconds: Annotated[float, Field(gt=0)]  # seconds from one frame to the next; a frame covers its hop
+    array: str = "features"  # name of the frames in an .npz file
+
+    rate: ClassVar[int] = 44_100  # of MS-CLAP; no audio is read
+
+    @property
+    def dim(self) -> int:
+        return self.values
+
+    @property
+    def frames_per_second(self) -> float:
+        return 1 / self.hop_seconds
+
+    def read(self, path: str) -> np.ndarray:
+        """Read the frames (T, D) float32 of a file. Raises AudioError if it has no such frames."""
+        frames = read_frames(path, self.array)
+        if frames.shape[1] != self.values:
+            raise AudioError(f"{path}: its frames have {frames.shape[1]} values, not {self.values}; correct `values`")
+        return frames
+
+    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
+        if not Path(clip.path).exists():
+            return None
+        try:
+            seconds = len(self.read(clip.path)) * self.hop_seconds
+        except AudioError as error:
+            return True, str(error)
+        difference = abs(seconds - clip.seconds) if clip.seconds else 0.0
+        if not clip.seconds or difference <= LENGTH_TOLERANCE + self.hop_seconds:
+            return None
+        return difference > SPARE * clip.seconds, (
+            f"{clip.path}: its frames last {seconds:.2f} s with `hop_seconds` {self.hop_seconds:g}, but its recording "
+            f"lasts {clip.seconds:.2f} s; replace the file, or correct `hop_seconds` or the manifest"
+        )
+
+    def load(self, device: Device) -> Frames:
+        return lambda waves: [np.asarray(frames, np.float32) for frames in waves]
+
+
+class EmbeddingFile(_Stored):
+    """Embeddings of clips, read instead of audio. An embedding is found by its clip's id, or file name."""
+
+    kind: Literal["embedding_file"]
+    files: Annotated[list[str], Field(exclude=True)]  # .npz; their checksums identify them
+    values: Size  # of an embedding
+
+    reads_clips: ClassVar[bool] = False
+    dtype: ClassVar[str] = "float32"
+    rate: ClassVar[int] = 0  # no audio is read
+    frames_per_second: ClassVar[float] = 1 / 30  # one embedding per clip; `check` takes clips of 30 s
+
+    @property
+    def dim(self) -> int:
+        return self.values
+
+    @property
+    def frame_description(self) -> str:
+        return f"{self.dim}-d, one per clip, read from {' and '.join(self.files)}"
+
+    def weight_files(self) -> dict[str, Path]:
+        return {f"files.{number}": path for number, path in enumerate(map(Path, self.files))}
+
+    def weight_source(self) -> str:
+        return f"write the file with the program that computes your embeddings; {HINT}"
+
+    def checksums(self) -> dict[str, str]:
+        for path in self.weight_files().values():
+            require_file(path, f"save the file there, or set its path with --set 'model.audio.files=[PATH]'; {HINT}")
+        return {name: file_sha256(path) for name, path in self.weight_files().items()}
+
+    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
+        if not all(path.is_file() for path in self.weight_files().values()):
+            return None
+        try:
+            vectors = self.read_embeddings()
+        except KitError as error:
+            return True, str(error)
+        return None if vectors.name_of(clip) else (True, self.missing_embedding(clip))
+
+    def read_embeddings(self) -> Vectors:
+        """Read the embeddings. Raises KitError for unreadable files, and for embeddings of the wrong size."""
+        return read_vectors(self.files, "clip").require_dim(self.values, self.files)
+
+    def missing_embedding(self, clip: Clip) -> str:
+        """Return the message for a clip without an embedding."""
+        files = " and ".join(self.files)
+        return f"{files}: no embedding has the id or file name of clip {clip.id}; write the file again with all clips"
+
+    def load(self, device: Device) -> Frames:
+        return lambda waves: waves

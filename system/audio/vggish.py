@@ -1,0 +1,90 @@
+"""VGGish: 128 values per 0.96 s, as in "Take it easy" (2022).
+
+Source: github.com/harritaylor/torchvggish (2021). Frames equal the original's by a relative 2e-5 (tests/golden).
+Deviation: files are resampled by soxr HQ unless `resampling` says otherwise.
+"""
+
+import itertools
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import nn
+
+from system.audio.checkpoint import load_checkpoint
+from system.audio.mel import audioset_log_mel
+from system.audio.network import AudioNetwork, Layers
+
+PATCH = 96  # columns of the log-mel, 0.96 s
+PATCHES_AT_ONCE = 64
+SIZES = (12_288, 4096, 4096, 128)
+
+
+class Vggish(AudioNetwork):
+    """Frames (L, 128), one per 0.96 s; a rest of less is dropped, and a shorter clip is padded with silence."""
+
+    kind: Literal["vggish"]
+    pca_weights: str | None = None  # the published PCA; null for raw frames
+    vectors: Literal["quantised", "raw"] = "quantised"  # PCA, rounded to 0 to 255 as in AudioSet; or the last layer
+
+    rate: ClassVar[int] = 16_000
+    dim: ClassVar[int] = 128
+    frame_rate: ClassVar[float] = 100 / PATCH
+    seconds: ClassVar[tuple[float, float]] = (0.975, 600.0)  # of one patch
+    addresses: ClassVar[dict[str, str]] = {
+        name: f"https://github.com/harritaylor/torchvggish/releases/download/v0.1/{name}"
+        for name in ("vggish-10086976.pth", "vggish_pca_params-970ea276.pth")
+    }
+    sha256: ClassVar[dict[str, str]] = {name: name[-12:-4] for name in addresses}
+
+    @model_validator(mode="after")
+    def _require_fitting_pca(self) -> Self:
+        if (self.vectors == "quantised") != (self.pca_weights is not None):
+            raise ValueError("pca_weights is needed for quantised frames, and for no others")
+        return self
+
+    def weight_files(self) -> dict[str, Path]:
+        return super().weight_files() | ({"pca_weights": Path(self.pca_weights)} if self.pca_weights else {})
+
+    def layers(self) -> Layers:
+        return VggishLayers()
+
+    def load_into(self, layers: Layers) -> None:
+        super().load_into(layers)
+        if self.pca_weights:
+            pca = load_checkpoint(Path(self.pca_weights))
+            layers.pca_vectors, layers.pca_means = pca["pca_eigen_vectors"], pca["pca_means"].flatten()
+
+
+class VggishLayers(Layers):
+    convolutional = True
+    pca_vectors: torch.Tensor | None
+    pca_means: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = 1
+        for outputs in (64, None, 128, None, 256, 256, None, 512, 512, None):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(True)] if outputs else [nn.MaxPool2d(2)]
+            inputs = outputs or inputs
+        self.features = nn.Sequential(*layers)
+        dense = [layer for a, b in itertools.pairwise(SIZES) for layer in (nn.Linear(a, b), nn.ReLU(True))]
+        self.embeddings = nn.Sequential(*dense)
+        self.register_buffer("pca_vectors", None, persistent=False)
+        self.register_buffer("pca_means", None, persistent=False)
+
+    def maps(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.features(x)
+        return found
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        patches = audioset_log_mel(waves, 0.01).unfold(1, PATCH, PATCH).transpose(2, 3)  # (S, L, 96, 64)
+        parts = patches.flatten(0, 1)[:, None].split(PATCHES_AT_ONCE)
+        maps = torch.cat([self.maps(part).permute(0, 2, 3, 1).flatten(1) for part in parts])  # channels last
+        frames = self.embeddings(maps)
+        if self.pca_vectors is not None:
+            frames = (((frames - self.pca_means) @ self.pca_vectors.T).clamp(-2, 2) + 2).mul(255 / 4).round()
+        frames = frames.unflatten(0, patches.shape[:2])
+        return frames, ((lengths - 15_600).clamp(min=0) // (PATCH * 160) + 1).clamp(1, frames.shape[1])

@@ -1,0 +1,204 @@
+"""The encoder `segments`: cutting, pooling, training and evaluation, and the embeddings of the 2025 baseline."""
+
+from pathlib import Path
+from typing import Any
+
+import filled
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from threads import one_thread  # noqa: F401  a fixture
+
+from system.audio.network import Stripes
+from system.models.audio.segments import Parts, SegmentEncoder, Segments, cut, random_parts
+from system.models.batch import Series
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {"kind": "efficientat", "network": "mn04", "weights": None, "segment_seconds": 1, "output": "clip"}
+
+
+def settings(network: dict[str, Any] | None = None, **changes: Any) -> Segments:
+    values = {"kind": "segments", "network": SMALL | (network or {}), "trainable": True, "max_seconds": 30}
+    return Segments.model_validate(values | changes)
+
+
+def batch_of(*waves: np.ndarray) -> dict[str, Series]:
+    lengths = [len(samples) for samples in waves]
+    values = np.zeros((len(waves), max(lengths), 1), np.int16)
+    for row, samples in zip(values, waves, strict=True):
+        row[: len(samples), 0] = samples
+    return {"waveform": Series(torch.from_numpy(values), torch.tensor(lengths))}
+
+
+def noise(*seconds: float) -> list[np.ndarray]:
+    random = np.random.default_rng(1)
+    return [random.integers(-9000, 9000, round(one * 32_000)).astype(np.int16) for one in seconds]
+
+
+def relative(found: torch.Tensor, expected: Any) -> float:
+    expected = np.asarray(expected)
+    assert found.shape == expected.shape
+    return float(np.abs(found.detach().numpy() - expected).max() / np.abs(expected).max())
+
+
+def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
+    values = torch.arange(1, 8).repeat(3, 1)[..., None]
+    parts = cut(Series(values, torch.tensor([7, 3, 1])), 3)
+    assert parts.waves.tolist() == [[1, 2, 3], [4, 5, 6], [7, 0, 0], [1, 2, 3], [1, 0, 0]]
+    assert parts.lengths.tolist() == [3, 3, 1, 3, 1]
+    assert parts.clips.tolist() == [0, 0, 0, 1, 2]
+    longer = cut(Series(values[:, :2], torch.tensor([2, 2, 1])), 3)
+    assert longer.waves.tolist() == [[1, 2, 0], [1, 2, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [("mean", [[2, 4], [5, 5]]), ("seconds", [[1.5, 3], [5, 5]]), ("attention", [[3, 6], [5, 5]])],
+)
+def test_pooling_of_segments_matches_hand_values(pooling: str, expected: list[list[float]]) -> None:
+    made = settings(pooling=pooling).build(4)
+    if made.attention is not None:
+        made.attention = torch.nn.Linear(2, 1)
+        torch.nn.init.constant_(made.attention.weight, 50.0)  # the loudest segment alone
+    vectors = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]])
+    parts = Parts(torch.zeros(3, 1), torch.tensor([300, 100, 7]), torch.tensor([0, 0, 1]))
+    assert torch.allclose(made._pool(vectors, parts, 2), torch.tensor(expected, dtype=torch.float32))
+
+
+def test_mean_of_segments_matches_the_original_code(goldens: Path) -> None:
+    content, made = dict(np.load(goldens / "losses_2025.npz")), settings().build(4)
+    for values, seconds, *expected in zip(
+        content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
+    ):
+        parts = cut(
+            Series(torch.zeros(1, 960_000, 1, dtype=torch.int16), torch.tensor([round(seconds * 32_000)])), 320_000
+        )
+        found = made._pool(torch.from_numpy(values[: len(parts.clips)]).float(), parts, 1)
+        for one in expected:
+            assert F.normalize(found)[0].numpy() == pytest.approx(one, abs=1e-6)
+
+
+@pytest.mark.parametrize("segment_seconds", [1, None])
+@pytest.mark.parametrize("output", ["clip", "frames"])
+@torch.inference_mode()
+def test_an_embedding_is_the_same_alone_and_in_a_batch(segment_seconds: float | None, output: str) -> None:
+    made = settings({"segment_seconds": segment_seconds, "output": output}).build(8).eval()
+    clips = noise(2.5, 0.05, 1)
+    together = made(batch_of(*clips))
+    for row, clip in enumerate(clips):
+        alone = made(batch_of(clip)).values[0]
+        assert (
+            relative(together.values[row, : len(alone)] if output == "frames" else together.values[row], alone) < 1e-5
+        )
+
+
+@torch.inference_mode()
+def test_frames_of_the_segments_are_joined() -> None:
+    made = settings({"output": "frames"}, head="none").build(384).eval()
+    clip = noise(2.5)[0]
+    found = made(batch_of(clip))
+    assert found.lengths is not None
+    assert found.lengths.tolist() == [4 + 4 + 2]
+    second = made(batch_of(clip[32_000:64_000])).values[0]
+    assert relative(found.values[0, 4:8], second) < 1e-5
+
+
+def test_a_frozen_network_has_no_random_changes_in_training() -> None:
+    audio = batch_of(*noise(1.2))
+    made = settings({"weights": "x.pt", "edge_jitter": True}, trainable=False).build(4).train()
+    assert torch.equal(made(audio).values, made(audio).values)
+    assert not any(parameter.requires_grad for parameter in made.network.parameters())
+    trained = settings({"edge_jitter": True}).build(4).train()
+    assert not torch.equal(trained(audio).values, trained(audio).values)
+    assert trained(audio).values.requires_grad
+
+
+def test_long_clips_are_cut_at_random_in_training_alone() -> None:
+    made, audio = settings(max_seconds=1).build(4), batch_of(*noise(9))
+    made.network.forward = lambda waves, lengths: torch.zeros(len(waves), 384)  # type: ignore[method-assign]
+    seen: list[int] = []
+    made.head.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    made.network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    made.train()(audio)
+    made.eval()(audio)
+    assert seen == [1, 1, 9, 1]
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_embeddings_match_the_2025_baseline(goldens: Path) -> None:
+    golden = dict(np.load(goldens / "passt.npz"))
+    network = {"kind": "passt", "network": "s16", "segment_seconds": 10, "output": "clip"}
+    values = {"kind": "segments", "network": network | filled.files("passt"), "trainable": True, "max_seconds": 30}
+    made = SegmentEncoder(Segments.model_validate(values), 1024).eval()
+    made.load_pretrained()
+    for name, shape in (("weight", (1024, 768)), ("bias", (1024,))):
+        key = f"audio_projection.{name}"
+        getattr(made.head[0], name).copy_(torch.from_numpy(filled.fill(key, {key: shape})))
+    a, b = golden["A_wave_int16"], golden["B_wave_int16"]
+    clips = [a, np.concatenate([b, a]), np.concatenate([a, a[::-1], b])]
+    assert [len(clip) / 32_000 for clip in clips] == golden["d25_durations"].tolist()
+    embedded = F.normalize(made(batch_of(*clips)).values)
+    assert relative(embedded, golden["d25_audio_embeddings"]) < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"trainable": False}, "trainable"),
+        ({"network": {"kind": "logmel", "sample_rate": 16_000, "bands": 8, "window_seconds": 0.04, "hop_seconds": 0.02,
+                      "stack": 1}}, "layers"),
+        ({"network": SMALL | {"segment_seconds": 0.1}}, "segment_seconds"),
+        ({"network": {"kind": "passt", "network": "s16", "weights": None, "patchout_time": 62}}, "patchout"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], word: str) -> None:
+    values = {"kind": "segments", "network": SMALL, "trainable": True, "max_seconds": 30}
+    with pytest.raises(ValidationError, match=word):
+        Segments.model_validate(values | changes)
+
+
+def test_sizes_that_do_not_fit_are_named() -> None:
+    assert [key for key, _ in settings(max_seconds=0.5, head="none", hidden=3).setting_errors(12)] == [
+        "max_seconds", "head", "head"
+    ]  # fmt: skip
+    assert not list(settings(head="none").setting_errors(384))
+
+
+def test_random_parts_of_waves_begin_at_all_positions_and_shorter_waves_are_kept() -> None:
+    waves = torch.arange(1, 41).expand(500, 40).contiguous().to(torch.int16)
+    lengths = torch.tensor([40, 25, 10, 7, 11] * 100)
+    series = Series(waves.masked_fill(torch.arange(40) >= lengths[:, None], 0)[..., None], lengths)
+    found, own = random_parts(series, 10)
+    parts = found[..., 0]
+    assert own.tolist() == [10, 10, 10, 7, 10] * 100
+    assert (parts[3::5, :7] == torch.arange(1, 8)).all()
+    assert (parts[3::5, 7:] == 0).all()
+    for kind, last in ((0, 31), (1, 16), (2, 1), (4, 2)):
+        first = parts[kind::5, 0]
+        assert (parts[kind::5] == first[:, None] + torch.arange(10)).all()
+        assert (int(first.min()), int(first.max())) == (1, last) or last == 31
+        assert len(set(first.tolist())) > min(last, 20) * 0.7
+    assert random_parts(series, 40) is series
+
+
+def test_stripes_mask_columns_and_bands_of_every_clip_at_random() -> None:
+    settings = Stripes(time=2, time_width=64, bands=2, band_width=8)
+    columns = torch.ones(400, 1, 64, 200)
+    silent = (settings.mask(columns, 0.0) == 0)[:, 0]
+    in_time, in_bands = silent.all(1), silent.all(2)
+    assert torch.equal(silent, in_time[:, None] | in_bands[:, :, None])
+    assert 63 < in_time.sum(1).max() <= 2 * 63
+    assert 7 < in_bands.sum(1).max() <= 2 * 7
+    assert in_time.sum(1).float().mean() == pytest.approx(2 * 31.5 * 0.93, rel=0.1)  # 7 % of two stripes overlap
+    assert in_time.float().mean(0)[40:160].min() > 0.2, "stripes come anywhere"
+    assert len({tuple(row) for row in in_time.tolist()}) > 390, "every clip has its own"
+    one = settings.model_copy(update={"time": 1, "bands": 0})
+    assert one.mask(columns, 0.0)[:, 0, 0].diff(dim=1).abs().sum(1).max() <= 2, "a stripe is one piece"
+    few = settings.model_copy(update={"time": 1, "time_width": 3, "bands": 0})
+    left_out = few.mask(torch.ones(999, 1, 64, 5), 0.0)[:, 0, 0].eq(0).sum(0)
+    assert (left_out[:4] > 100).all()
+    assert left_out[4] == 0, "torchlibrosa never takes the last column"
+    assert (one.mask(torch.ones(99, 1, 64, 5), 0.0).mean((1, 2, 3)) == 0).any(), "all of a short clip"
