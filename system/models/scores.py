@@ -148,12 +148,13 @@ def frame_word(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
 
     At most AT_ONCE dot products are in memory at a time; the backward pass computes them again if there are more.
     """
-    words = captions.padded() if isinstance(captions, Ragged) else captions
-    mask = length_mask(_counts(words), words.values.shape[1])
-    vectors, index = words.values[mask], torch.arange(int(mask.sum()), device=mask.device)
+    vectors, counts = captions.values, _counts(captions)
+    if isinstance(captions, Embedded):
+        vectors = vectors[length_mask(counts, vectors.shape[1])]
+    index = torch.arange(len(vectors), device=vectors.device)
     if not vectors.requires_grad:  # repeated words are compared once
         vectors, index = torch.unique(vectors, dim=0, return_inverse=True)
-    starts = _counts(words).cumsum(0) - _counts(words)
+    starts = counts.cumsum(0) - counts
     if isinstance(clips, Ragged):
         parts = [(rows, _word_means(part, vectors, index, starts)) for rows, part in clips.padded_parts()]
         return torch.cat([found for _, found in parts])[torch.cat([rows for rows, _ in parts]).argsort()]
