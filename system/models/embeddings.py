@@ -8,15 +8,11 @@ import torch.nn.functional as F
 
 from system.compute.device import on_device
 from system.compute.processes import gather, process_count
+from system.moments.labellings import length_mask
 
 # B clips or captions, L frames or words, D embedding; F frames of all clips together
 
 MAX_PADDED = 1 << 24  # most values of a part's clips, padded to its longest one
-
-
-def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mask (B, size) of padded series: true up to each length."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 class Embedded(NamedTuple):

@@ -8,14 +8,11 @@ from typing import Literal
 import torch
 from torch import nn
 
+from system.moments.labellings import length_mask
+
 # B series, T places, W width
 
 POSITION_OFFSET = 2  # BART's table of learned positions has two additional, unused rows at the start
-
-
-def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the mask (B, size) of padded series with `lengths` (B,): true up to each length."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 class SeriesEncoder(nn.Module):

@@ -19,11 +19,14 @@ from typing import NamedTuple
 
 import torch
 
-from system.models.layers import length_mask
-
 RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is 64 / 2^30
 
 # B recordings with a query each, T frames; scores e (B, T), lengths (B,) >= 1, enter and leave () or (B, T)
+
+
+def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the mask (B, size) of padded series with `lengths` (B,): true up to each length."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def forward_weights(

@@ -7,6 +7,8 @@ from typing import Any, get_args
 
 from data_tools.errors import KitError
 from data_tools.settings import Strict
+from system.audio import KINDS, kind_class
+from system.audio.base import ExpertSettings
 from system.recipe.schema import Recipe
 
 
@@ -44,7 +46,9 @@ def _without_methods(source: str) -> Iterator[str]:
 
 def _classes(annotation: Any) -> Iterator[type[Strict]]:
     """Yield the classes of settings that an annotation allows."""
-    if isinstance(annotation, type) and issubclass(annotation, Strict):
+    if annotation is ExpertSettings:
+        yield from map(kind_class, KINDS)
+    elif isinstance(annotation, type) and issubclass(annotation, Strict):
         yield annotation
     for one in get_args(annotation):
         yield from _classes(one)

@@ -21,8 +21,8 @@ from system.losses import terms
 from system.losses.cider import Relevance
 from system.losses.diagnostics import accuracies
 from system.models.embeddings import Embedded, Embeddings, Ragged
-from system.models.layers import length_mask
 from system.models.retrieval import RetrievalModel
+from system.moments.labellings import length_mask
 from system.ranking.embedding import embed_clips, embed_texts
 from system.recipe import schema
 

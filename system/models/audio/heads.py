@@ -13,8 +13,9 @@ from system.models.audio.base import AudioSettings
 from system.models.audio.encoder import AudioEncoder
 from system.models.base import Heads
 from system.models.batch import Series
-from system.models.embeddings import Embedded, length_mask
+from system.models.embeddings import Embedded
 from system.models.layers import SeriesEncoder, masked_mean, mlp, pooled_over_time
+from system.moments.labellings import length_mask
 
 # B clips, T frames, D values in a frame, E embedding
 

@@ -12,9 +12,10 @@ from data_tools.settings import Depth, Size
 from data_tools.words import words_of
 from system.compute.device import on_device
 from system.models.base import Heads
-from system.models.embeddings import Embedded, length_mask
+from system.models.embeddings import Embedded
 from system.models.layers import SeriesEncoder, masked_mean
 from system.models.text.encoder import TextEncoder, TextSettings
+from system.moments.labellings import length_mask
 
 
 class Transformer(TextSettings):
