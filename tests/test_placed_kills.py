@@ -81,7 +81,8 @@ def test_killed_features_verb_resumes_without_damaged_frames(
     def check(when: str) -> None:
         assert keys(work / name) == keys(banks / name)
         assert main(["run", "--until=features", str(small), "--set", f"banks={work}"]) == 0, when
-        assert left(work) == [], when
+        found = [path.name for path in left(work)]  # a bank has no lock: another machine may be writing its bank.json
+        assert all(name.startswith(".bank.json.") for name in found), when
 
     command = ["system", "run", "--until=features", small, "--set", f"banks={work}"]
     assert kills.everywhere(command, lambda: fresh(work), check, STRIDE) >= 30 // STRIDE

@@ -111,7 +111,11 @@ def test_clips_are_embedded_on_a_gpu_without_mixed_devices(
             return values.new_zeros(*values.shape[:2], 32), None
         return values._replace(data=values.data.new_zeros(len(values.data), 32)), None
 
+    def padded(packed: Any, batch_first: bool) -> tuple[torch.Tensor, None]:
+        return packed.data.new_zeros(int(packed.batch_sizes[0]), len(packed.batch_sizes), 32), None
+
     monkeypatch.setattr(torch.nn.GRU, "forward", made)
+    monkeypatch.setattr("system.models.audio.crnn.pad_packed_sequence", padded)
     content = tiny.recipe(world, tmp_path)
     settings = {**AUDIO, **WAITING}[kind]
     content["model"]["audio"] = settings or content["model"]["audio"]
