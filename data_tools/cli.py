@@ -129,9 +129,10 @@ def set_up_log(quiet: bool = False, verbose: bool = False) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     log = logging.getLogger()
     log.setLevel(logging.INFO)
+    logging.getLogger(__name__).setLevel(logging.DEBUG if verbose else logging.NOTSET)  # tracebacks
     for handler in log.handlers:
         if type(handler) is logging.StreamHandler:
-            handler.setLevel(logging.WARNING if quiet or _rank_prefix() else logging.INFO)
+            handler.setLevel(logging.WARNING if quiet or _rank_prefix() else logging.DEBUG if verbose else logging.INFO)
             form = "%(asctime)s %(name)s %(message)s" if verbose else "%(message)s"
             handler.setFormatter(logging.Formatter(_rank_prefix() + form))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from data_tools.cli import ranks, run_app, set_up_log
+from data_tools.cli import ranks, run_app, set_up_log, version
 from data_tools.errors import KitError
 from system.compute.processes import exit_process
 
@@ -46,11 +46,20 @@ Cache = Annotated[Path | None, typer.Option(help="Folder for stored embeddings; 
 Unknown = Annotated[bool, typer.Option("--allow-unknown", help="Accept queries without any word that it knows.")]
 
 
+def print_version(asked: bool) -> None:
+    if asked:
+        print(f"lbar-kit {version()}")
+        raise typer.Exit
+
+
 @app.callback()
 def log_of_all(
     context: typer.Context,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print times and modules with the log.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print times, modules and tracebacks.")] = False,
+    shows_version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -88,6 +97,10 @@ def run(
     require_tracker(track)
     if out and name:
         raise KitError("--out and --name both say where the run lies; leave one of them out")
+    if name and Path(name).name != name:
+        raise KitError(f"--name {name}: must be a single name; give a path with --out")
+    if until == "features" and (out or name or track):
+        raise KitError("--until features makes no run; leave out --out, --name and --track")
     chosen = device_of(device) if device else None
     if recipe.name.endswith(".study.yaml"):
         if out or name:
@@ -270,6 +283,8 @@ def embed(
     from system.ranking.write import write_embeddings
     from system.runs.rankers import open_ranker
 
+    if out.suffix != ".npz":
+        raise KitError(f"--out {out}: must end in .npz")
     listed = list_clips(audio, split)
     write_embeddings(open_ranker(model, stage, checkpoint, changes, device, cache), listed, out, normalize=not raw)
 

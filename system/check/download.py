@@ -33,6 +33,8 @@ def download_files(recipe: Path, changes: list[str], only_show: bool = False) ->
     Raises KitError with a line per file that cannot be fetched.
     """
     if is_untrained(recipe) and not is_recipe(recipe):
+        if changes:
+            raise KitError(f"--set {changes[0]}: {recipe} has no settings; leave it out")
         _download_model(str(recipe), only_show)
         return
     download_errors: list[str] = []

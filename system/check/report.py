@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_tools.cli import counted
+from data_tools.errors import KitError
 from system.check.check import WARNING, Problem, Row, check, find_data, to_fix
 from system.experiments.studies import describe_progress, folder_of, load_study
 from system.recipe.load import load_recipe
@@ -11,6 +12,8 @@ from system.recipe.load import load_recipe
 
 def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, device: str | None = None) -> bool:
     """Print what a recipe or a study needs, and what to fix; return whether it can run."""
+    if step and path.name.endswith(".study.yaml"):
+        raise KitError("--step measures a recipe, not a study; name the study's recipe")
     is_study = path.name.endswith(".study.yaml")
     lines, problems = _study(path, changes, runs) if is_study else _recipe(path, changes, runs, step, device)
     found = to_fix(problems)

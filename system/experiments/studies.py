@@ -37,7 +37,15 @@ from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read
 from system.runs.folder import Run
 from system.runs.overview import CHOSEN_BY, LOWER_IS_BETTER
 
-DEFAULT = [f"T2A {one}" for one in ("mAP@10", "R@1", "R@5", "R@10")]
+Column = Literal[
+    "T2A R@1", "T2A R@5", "T2A R@10", "T2A mAP@10", "T2A mAP",
+    "A2T HR@1", "A2T HR@5", "A2T HR@10", "A2T R@1", "A2T R@5", "A2T R@10",
+    "A2T pooled R@1", "A2T pooled R@5", "A2T pooled R@10", "A2T mAP@10", "A2T mAP",
+    "R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75",
+    "R1@0.7 under 2 s", "R1@0.7 2 to 5 s", "R1@0.7 5 to 10 s", "R1@0.7 middle", "R1@0.7 long", "R1@0.7 new texts",
+    "mAP under 2 s", "mAP 2 to 5 s", "mAP 5 to 10 s", "mAP middle", "mAP long", "mAP new texts",
+]  # fmt: skip
+DEFAULT: list[Any] = [f"T2A {one}" for one in ("mAP@10", "R@1", "R@5", "R@10")]
 DEFAULT += [f"A2T {one}" for one in ("mAP@10", "HR@1", "HR@5", "HR@10")]
 NOTES = (
     "validation: of the ranked checkpoint; choose settings by it, since the other columns are of the ranked clips. "
@@ -67,7 +75,7 @@ class Study(Strict):
     recipe: str  # path from the study's folder
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     cells: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]  # changed settings; "{CELL}": that cell's run
-    columns: list[str] = DEFAULT
+    columns: Annotated[list[Column], Field(min_length=1)] = DEFAULT
     unit: Literal["share", "percent"] = "share"
     published: Published | None = None
 
@@ -89,6 +97,13 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         for one in error.errors():
             problems.append(f"{path}:{document.line(one['loc'])}: {'.'.join(map(str, one['loc']))}: {fault_of(one)}")
         raise RecipeError(problems) from error
+    names = {name for one in study.cells.values() for name in re.findall(r"\{([a-z0-9_]+)\}", str(one))}
+    problems += [
+        f"{path}: no cell {name}; cells: {', '.join(study.cells)}" for name in sorted(names - study.cells.keys())
+    ]
+    for cell, figures in study.published.cells.items() if study.published else ():
+        if cell not in study.cells or len(figures) != len(study.columns):
+            problems.append(f"{path}: published.cells.{cell}: a cell of the study with one figure per column is needed")
     cells: Cells = {}
     for (cell, settings), seed in product(study.cells.items(), study.seeds):
         run = str(folder_of(study, r"\1", seed, runs))

@@ -63,7 +63,7 @@ class Bank:
                     key, first, rows, checksum = line.rsplit(" ", 3)
                     self._places.setdefault(key, (frames, int(first), int(rows), int(checksum)))
             except ValueError as error:
-                raise KitError(f"{index} is damaged; {self._again}") from error
+                raise KitError(f"{index} is damaged; {_cure(frames)}") from error
 
     def __contains__(self, key: str) -> bool:
         return key in self._places
@@ -85,7 +85,7 @@ class Bank:
             self._maps[file] = np.memmap(file, self.dtype, "r", shape=(stored, self.dim)) if stored else np.empty(0)
         found = self._maps[file][first : first + rows]
         if key not in self._checked and (len(found) < rows or zlib.crc32(found.data) != checksum):
-            raise KitError(f"{file} is damaged; {self._again}")
+            raise KitError(f"{file} is damaged; {_cure(file)}")
         self._checked.add(key)
         return found
 
@@ -107,8 +107,14 @@ class Bank:
             for path, content in ((file, rows.tobytes()), (file.with_suffix(".index"), line)):
                 with path.open("ab") as out:
                     out.write(content)
-        except OSError as error:  # of a full disk; what follows goes to another file
+        except BaseException as error:  # of a full disk, or Ctrl-C; what follows goes to another file
             self._begin_file()
-            raise located(error, file) from error
+            if isinstance(error, OSError):
+                raise located(error, file) from error
+            raise
         self._rows += len(rows)
         self._places[key] = place
+
+
+def _cure(file: Path) -> str:
+    return f"delete it and {file.with_suffix('.index').name}, and run the same command again"

@@ -184,6 +184,8 @@ def locate(
     for name, value, limit in (("threshold", threshold, 1), ("heard", heard, 1), ("round-to", round_to, 3600)):
         if value is not None and not 0 <= value < limit:
             raise KitError(f"--{name} {value:g}: must be from 0, below {limit}")
+    if threshold == 0:
+        raise KitError("--threshold 0: must be above 0; leave it out for the default")
     if threshold is not None and by not in (None, "thresholds"):
         raise KitError(f"--threshold only works with --by thresholds, not with --by {by}; leave one of them out")
     by = "thresholds" if threshold is not None else by

@@ -60,8 +60,6 @@ def write_embeddings(ranker: Ranker, listed: Listed, out: Path, normalize: bool 
     Args:
         normalize: Scale vectors to length 1, so that their products are cosine scores.
     """
-    if out.suffix != ".npz":
-        raise KitError(f"--out {out}: must end in .npz")
     pool = ranker.open(listed)
     clips, captions = pool.clips, caption_queries(pool.clips)
     sounds = ranker.clip_vectors(pool, normalize)

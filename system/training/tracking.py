@@ -35,7 +35,11 @@ def open_tracker(name: Tracker | None, run: Run) -> Track:
     """
     if name is None:
         return track_nowhere
-    sent, send = (0, _tensorboard(run)) if name == "tensorboard" else _wandb(run)
+    try:
+        sent, send = (0, _tensorboard(run)) if name == "tensorboard" else _wandb(run)
+    except Exception as error:  # without a login or a network; training does not need them
+        log.warning("%s cannot be used: %s", name, error)
+        return track_nowhere
 
     def track(lines: Sequence[EpochLine]) -> None:
         nonlocal sent

@@ -24,7 +24,14 @@ from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.loader import Teachers, read_batches
 from system.compute.device import memory_errors, seed_generators, tf32_products
-from system.compute.processes import broadcast_from_first, first_before_others, is_first, on_first, process_count
+from system.compute.processes import (
+    broadcast_from_first,
+    first_before_others,
+    gather,
+    is_first,
+    on_first,
+    process_count,
+)
 from system.losses import terms
 from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
@@ -43,6 +50,8 @@ from system.training.validation import Validation, collapse_messages
 
 log = logging.getLogger(__name__)
 
+
+LEAST_SCALE = 1e-3  # of an fp16 loss; below it, gradients overflow whatever the scale
 
 Validate = Callable[[RetrievalModel], tuple[dict[str, float], dict[str, float]]]  # metrics, and spreads of embeddings
 
@@ -78,6 +87,7 @@ def train(
                 train_stage(recipe, name, run, data, model, relevance, earlier, track)
         earlier += checkpoints.read_done(folder).lines
     on_first(lambda: run.write_metrics(earlier))
+    track(earlier)
 
 
 def train_stage(
@@ -104,6 +114,8 @@ def train_stage(
     optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=device.type == "cuda" or None)
     scaler = GradScaler(device.type, enabled=precision == "fp16")
     at = _resume(folder, precision, model, optimizer, scaler)
+    if len(set(gather(at.step))) > 1:
+        raise KitError(f"stage {name}: the processes are at different steps; share {run.folder} among the machines")
     if not at.step:
         _load_start(name, stage.start_from, run, model, Path(recipe.banks))
     on_first(lambda: run.write_metrics([*earlier, *at.lines]))
@@ -135,19 +147,22 @@ def train_stage(
                 raise KitError(f"stage {name}, step {at.step}: loss or gradients are not finite; {_lower_rate(folder)}")
             scaler.step(optimizer)  # skips an update whose fp16 gradients overflow
             scaler.update()
+            if scaler.is_enabled() and scaler.get_scale() < LEAST_SCALE:
+                raise KitError(f"stage {name}, step {at.step}: fp16 overflows at every scale; set precision to bf16")
             at.add(values if is_finite else None, time.monotonic() - began)
             bar.advance(1, f"loss {values['loss']:.4f}" if is_finite else "update skipped")
             if ends_epoch := at.step % steps == 0:
                 _finish_epoch(name, at, steps, optimizer, model, validate, folder)
                 on_first(lambda: run.write_metrics([*earlier, *at.lines]))
-            if ends_epoch or time.monotonic() - saved > 60 * (stage.save_minutes or math.inf) or asked():
+            stops = any(gather(asked()))
+            if ends_epoch or time.monotonic() - saved > 60 * (stage.save_minutes or math.inf) or stops:
                 saved = time.monotonic()
                 if is_first():
                     keep = stage.monitor.keep
                     checkpoints.save(folder, at, keep, ends_epoch, precision, model, optimizer=optimizer, scaler=scaler)
             if ends_epoch:
                 track([*earlier, *at.lines])
-            if asked():
+            if stops:
                 log.warning("stopped at step %d of stage %s", at.step, name)
                 raise KeyboardInterrupt
     for parameter in trained:  # a stage may end while `frozen_start` freezes some
@@ -271,15 +286,14 @@ def _memory_hint(recipe: schema.Recipe, stage: schema.Stage) -> str:
 def _interrupts() -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C or SIGTERM wait until the step is done; a second one ends the process at once.
 
-    Several processes are not at the same step, and so end at once; they resume from the last state.
+    Several processes ask each other at every step, so that all end at the same one.
     """
     signals: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM) if process_count() == 1 else ()
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _: object) -> None:
         signals.append(number)
-        for one in before:
+        for one in before if process_count() == 1 else ():  # torchrun repeats a signal to its processes
             signal.signal(one, signal.default_int_handler)
 
     for number in before:

@@ -93,7 +93,7 @@ def test_lock_keeps_other_processes_out_until_its_holder_ends_or_dies(tmp_path: 
             pass
 
 
-def test_quick_checksum_reads_the_size_the_start_and_the_end(tmp_path: Path) -> None:
+def test_quick_checksum_reads_the_size_the_ends_and_short_blocks(tmp_path: Path) -> None:
     content = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
     contents = {
         "one": content,
@@ -101,12 +101,13 @@ def test_quick_checksum_reads_the_size_the_start_and_the_end(tmp_path: Path) -> 
         "start": b"x" + content[1:],
         "end": content[:-1] + b"x",
         "longer": content + b"x",
-        "middle": content[:150_000] + b"x" + content[150_001:],
+        "inner block": content[:150_000] + b"x" + content[150_001:],  # of 1 KiB from 149,984 on
+        "elsewhere": content[:152_000] + b"x" + content[152_001:],
     }
     for name, data in contents.items():
         (tmp_path / name).write_bytes(data)
     found = {name: quick_checksum(tmp_path / name) for name in contents}
-    assert found["one"] == found["same"] == found["middle"] != content_key(tmp_path / "one")
+    assert found["one"] == found["same"] == found["elsewhere"] != content_key(tmp_path / "one")
     assert len({found[name] for name in ("one", "start", "end", "longer")}) == 4
 
 

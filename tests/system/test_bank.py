@@ -132,3 +132,23 @@ def test_hundred_thousand_series_open_in_three_seconds(tmp_path: Path) -> None:
     began = time.process_time()
     assert len(opened(tmp_path, 1).keys()) == 100_000
     assert time.process_time() - began < 3
+
+
+def test_bank_goes_on_after_an_interrupted_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between the frames and their line in the index."""
+    bank = Bank(tmp_path / "bank", 2, "float32", {})
+    bank.store("a", np.ones((3, 2)))
+    opened = Path.open
+
+    def interrupted(path: Path, *arguments: object, **more: object) -> object:
+        if path.suffix == ".index":
+            raise KeyboardInterrupt
+        return opened(path, *arguments, **more)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bank.store("b", np.zeros((2, 2)))
+    bank.store("c", np.full((1, 2), 7))
+    again = Bank(tmp_path / "bank", 2, "float32", {})
+    assert {key: again.read(key).tolist() for key in sorted(again.keys())} == {"a": [[1, 1]] * 3, "c": [[7, 7]]}

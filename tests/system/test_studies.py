@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from outcomes import COUNTED, kill_after, rewrite
+from outcomes import COUNTED, kill_after, refused, rewrite
 
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.runs.record import EpochLine
@@ -81,7 +81,7 @@ MIXED = [[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.6, 0.5]]
 
 def test_study_table_matches_hand_values(recipe: Path, unbroken: Path, tmp_path: Path) -> None:
     columns = ["T2A R@1", "T2A mAP@10", "T2A mAP", "A2T HR@1", "A2T R@1", "A2T pooled R@1", "A2T mAP"]
-    published = {"source": "a paper", "entry": "evaluation", "cells": {"right": [70.5, None, 3]}}
+    published = {"source": "a paper", "entry": "evaluation", "cells": {"right": [70.5, None, 3, *[None] * 4]}}
     cells: dict[str, Any] = {"mixed_up": {}, "right": {}}
     path = write_study(tmp_path, recipe, cells=cells, columns=columns, published=published, unit="percent")
     study, loaded = load_study(path, [], tmp_path)
@@ -168,3 +168,19 @@ def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(
     output = capsys.readouterr().out
     assert re.search("MISTAKE  cell large", output)
     assert "cell plain, " not in output
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"columns": ["T2A R@l"]}, "T2A R@1"),
+        ({"cells": {"a": {"stages.only.start_from": {"kind": "model", "folder": "{b}"}}}}, "no cell b"),
+        ({"published": {"source": "x", "entry": "evaluation", "cells": {"a": [0.5]}}}, "published.cells.a"),
+        ({"published": {"source": "x", "entry": "evaluation", "cells": {"b": [0.5] * 8}}}, "published.cells.b"),
+    ],
+)
+def test_mistakes_of_a_study_are_refused_before_it_runs(
+    changes: dict[str, Any], word: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    assert word in refused(capsys, "run", write_study(tmp_path, recipe, **({"cells": {"a": {}}} | changes)))

@@ -128,6 +128,8 @@ def load_tokens(name: str, pooling: str, dropout: float | None = None) -> Any:
         pooled = Pooling(found.get_embedding_dimension(), POOLINGS[pooling])
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         raise KitError(f"text model {name!r} cannot be loaded ({first_line(error)}); name its folder") from error
+    if getattr(found.model.config, "is_encoder_decoder", False):
+        raise KitError(f"text model {name!r} has a decoder; name a model that is an encoder")
     if rates and not any(isinstance(one, nn.Dropout) and one.p == dropout for one in found.modules()):
         raise KitError(f"text model {name!r} has no {RATES[0]}; set text.dropout to null")
     tokenizer = found.tokenizer
