@@ -5,6 +5,7 @@ RUN:ENTRY.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_tools.cli import counted
@@ -145,7 +146,7 @@ def read_summaries(
         from_audio: Rank captions for clips.
     """
     edition = common_edition(option, names)
-    if truth and all(is_run(name) or name.endswith(".npy") for name in names):
+    if truth and all(is_run(name) for name in names):
         raise SubmissionError(f"{names[0]}: has its truth already; leave out --truth")
     if edition.output == "windows" and (annotations or from_audio):
         raise SubmissionError(f"{names[0]}: windows have neither --annotations nor --direction; leave them out")
@@ -162,11 +163,24 @@ def _summarise_windows(name: str, edition: Edition, truth: Path | None) -> Summa
     return summarise_moments_file(path, known, edition)
 
 
+def _with_truth(name: str, matrix: ScoreMatrix, known: AnyTruth | None) -> ScoreMatrix:
+    """Return a matrix of queries from a file, with their relevant clips by the truth."""
+    if None not in matrix.relevant:
+        raise SubmissionError(f"{name}: has its truth already; leave out --truth")
+    if not isinstance(known, Truth) or (absent := set(matrix.query_texts) - known.relevant.keys()):
+        raise SubmissionError(f"{name}: --truth does not know the query {min(absent, default='')!r}; name its captions")
+    id_of = dict(zip(matrix.file_names, matrix.clip_ids, strict=True))
+    names = [known.relevant[text] or () for text in matrix.query_texts]
+    return replace(matrix, relevant=[[id_of[one] for one in sorted(some) if one in id_of] for some in names])
+
+
 def _summarise_clips(
     name: str, edition: Edition, truth: Path | None, annotations: Path | None, from_audio: bool
 ) -> Summary:
     path = scores_file(name)
     matrix = read_scores(path) if path.suffix == ".npy" else None
+    if matrix is not None and truth and not is_run(name):
+        matrix = _with_truth(name, matrix, read_truth(truth, None, None))
     figures = get_any_edition("2025") if annotations else edition
     if matrix is None:
         known = read_truth(truth, None, None)

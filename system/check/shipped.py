@@ -5,8 +5,6 @@ from pathlib import Path
 
 from data_tools.errors import KitError
 from data_tools.files import write_text
-from system.check.download import published_files
-from system.recipe.load import load_recipe
 
 SHIPPED = Path(__file__).parents[2] / "recipes"
 NAME = re.compile("[a-z][a-z0-9_]*")
@@ -45,6 +43,9 @@ def copy_recipe(name: str, source: str) -> str:
         raise KitError(f"{out} already exists; choose another name, or delete it")
     text = re.sub("^name: .*$", f"name: {name}", shipped[found[0]].read_text(encoding="utf-8"), flags=re.M)
     write_text(out, re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M))
+    from system.check.download import published_files
+    from system.recipe.load import load_recipe
+
     model = load_recipe(out).recipe.model
     fetches = any(one.hub_model for one in model.audio.experts.values()) or any(published_files(model))
     steps = f"lbar download {out}, then lbar check {out}" if fetches else f"lbar check {out}"

@@ -194,7 +194,7 @@ def _quick_key(path: str) -> str:
     try:
         return quick_checksum(Path(path))
     except OSError as error:
-        if error.filename is None:  # of a disk, in the middle of a file
+        if error.filename is None and not isinstance(error, FileNotFoundError):  # of a disk, inside of a file
             raise KitError(f"{path}: {error.strerror}") from error
         raise
 

@@ -22,10 +22,11 @@ def settings_at(path: str) -> list[type[Strict]]:
             annotations = [one.model_fields[part].annotation for one in having]
             found = list(dict.fromkeys(kind for one in annotations for kind in _classes(one))) or having
             is_named = any(_holds_names(one) for one in annotations)
-        elif is_named:
+            continue
+        known = [name for one in found for name in one.model_fields]
+        if is_named and not difflib.get_close_matches(part, known, 1, 0.87):  # a name of the user's choice
             is_named = False
         else:
-            known = [name for one in found for name in one.model_fields]
             close = difflib.get_close_matches(part, known, 1) or [", ".join(dict.fromkeys(known))]
             raise KitError(f"{path}: a recipe has no key {part!r} there; did you mean {close[0]}?")
     return found

@@ -11,6 +11,7 @@ import pytest
 from ranked import small_matrix, write_truth
 from recorded_run import about, json_lines, write_found, write_moments_run, write_run, write_true
 
+from data_tools.tables import write_table
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.formats.pairs import Pair, write_pairs
@@ -75,6 +76,17 @@ def test_blind_set_is_checked_by_its_names_on_disk(said: Said) -> None:
     for name in read_scores(Path("a.npy")).file_names:
         (Path("sounds") / name).touch()
     assert "ok" in said("check blind.csv --queries queries.csv --audio sounds")
+
+
+def test_matrix_of_queries_from_a_file_is_scored_with_captions(said: Said) -> None:
+    matrix = read_scores(Path("run/scores/blind.npy"))
+    names, texts = matrix.file_names, matrix.query_texts
+    assert len(texts) == 2 * len(names)
+    rows = [[name, *texts[2 * n : 2 * n + 2]] for n, name in enumerate(names)]
+    write_table(Path("truth.csv"), ["file_name", "caption_1", "caption_2"], rows)
+    hits = [row.argmax() == query // 2 for query, row in enumerate(matrix.values)]
+    text = said("score run/scores/blind.npy --truth truth.csv --edition 2022")
+    assert f"R@1        {np.mean(hits):.4f}" in text
 
 
 def test_compare_prints_the_paired_test(said: Said) -> None:

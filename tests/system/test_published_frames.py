@@ -74,7 +74,7 @@ def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(
     lines.append(lines[0] | {"id": "other", "split": "validation", "path": str(other), "file_name": "other.wav"})
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     moments = [json.loads(line) for line in (tmp_path / "moments.jsonl").read_text().splitlines()]
-    moments.append(moments[0] | {"id": "q9", "clip": "other"})
+    moments.append(moments[0] | {"qid": "q9", "vid": "other"})
     (tmp_path / "moments.jsonl").write_text("".join(json.dumps(line) + "\n" for line in moments))
     options = ["--split", "test", "--fit", "validation"]
     assert all(len(windows) > 0 for windows in ranked_windows(tmp_path, tmp_path / "w.jsonl", *options))

@@ -64,4 +64,5 @@ def test_settings_are_printed_with_their_comments(path: str, line: str, capsys: 
 def test_unknown_key_is_refused_with_a_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stages" in refused(capsys, "keys", "stagse.optimizer")
     assert "optimizer" in refused(capsys, "keys", "stages.finetune.optimiser")
+    assert "optimizer" in refused(capsys, "keys", "stages.optimiser")
     assert "rank" in refused(capsys, "keys", "xyzzy.1.2")

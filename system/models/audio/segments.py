@@ -6,7 +6,7 @@ source always computes three, and leaves empty ones out of the mean). With 16 bi
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,6 @@ from torch.nn.utils.rnn import pad_sequence
 from data_tools.classify.model_files import fetch, folder_problem
 from data_tools.settings import Size, mistakes
 from system.audio import Expert
-from system.audio.hub import HubNetwork
 from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_length
 from system.audio.waveform import FULL_SCALE, Waveform
 from system.compute.device import on_device, suited_to
@@ -122,18 +121,21 @@ class Segments(AudioSettings):
         return SegmentEncoder(self, out)
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
-        if not isinstance(self.network, HubNetwork):
+        network: Any = self.network
+        if network.hub_model is None:
             yield from super().missing_files()
-        elif problem := self.network.problem() or folder_problem(fetch(self.network.weights)):
+        elif problem := network.problem() or folder_problem(fetch(network.weights)):
             yield "network.weights", problem
 
     def file_checksums(self) -> dict[str, str]:
-        return self.network.checksums() if self.hub_model else {}
+        network: Any = self.network
+        return dict(network.checksums()) if network.hub_model else {}
 
     def plan_facts(self) -> Facts:
         state = "trained" if self.trainable else "frozen"
-        if isinstance(self.network, HubNetwork):
-            return hub_facts(f"audio model {self.hub_model}", f"{self.hub_model}, {state}", self.network.folder)
+        network: Any = self.network
+        if network.hub_model:
+            return hub_facts(f"audio model {network.hub_model}", f"{network.hub_model}, {state}", network.folder)
         source = " and ".join(str(path) for path in self.weight_files().values()) or "scratch"
         return f"{self.network.kind}, {state}, from {source}", self.file_problems()
 
