@@ -224,7 +224,7 @@ def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, 
         f"found = load_model({str(tmp_path / 'run')!r}).rank('x', {str(world.parent / 'evaluation')!r}, top=3)\n"
         "print([f'{one.score:.4f}' for one in found[0]])"
     )
-    assert run(copy, "system", "recipes", then=python).splitlines()[-1] == str(expected)
+    assert run(copy, "system", "check", path, then=python).splitlines()[-1] == str(expected)
 
 
 def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path, tmp_path: Path) -> None:
