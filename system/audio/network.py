@@ -121,7 +121,7 @@ class AudioNetwork(ExpertSettings):
         return self.frame_rate if self.output == "frames" else 1 / (self.segment_seconds or self.seconds[1])
 
     def count_parameters(self) -> int:
-        with torch.device("meta"):
+        with torch.random.fork_rng(devices=[]):  # the layers draw weights
             return sum(parameter.numel() for parameter in self.layers().parameters())
 
     def weight_files(self) -> dict[str, Path]:

@@ -522,3 +522,11 @@ def test_momentum_of_batch_norms_is_lower_with_published_weights(weights: str | 
     made = ROWS["mn04"].network(weights=weights).layers()
     assert {one.momentum for one in made.modules() if isinstance(one, nn.BatchNorm2d)} == {momentum}
     assert math.isclose(made.features[0][0].weight.std().item(), math.sqrt(2 / 8 / 9), rel_tol=0.3)  # type: ignore[index,operator]
+
+
+@pytest.mark.parametrize("kind", sorted({row.settings["kind"] for row in ROWS.values()}))
+def test_parameters_are_counted_without_a_draw(kind: str) -> None:
+    row = next(row for row in ROWS.values() if row.settings["kind"] == kind)
+    state = torch.get_rng_state()
+    assert row.network().count_parameters() > 10_000
+    assert torch.equal(torch.get_rng_state(), state)
