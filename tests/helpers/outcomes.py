@@ -62,7 +62,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
     """SIGKILL once the run's progress shows this many steps."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while process.poll() is None and time.monotonic() < deadline:
         path = run / "steps.txt"
         if path.exists() and len(path.read_text().splitlines()) >= steps:
