@@ -283,6 +283,7 @@ def test_clip_with_broken_audio_is_not_mixed(
 
 
 @pytest.mark.slow
+@pytest.mark.collapses  # Cnn14 from scratch, whose batch norms have seen a few steps
 def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
