@@ -160,11 +160,6 @@ def _sigterm_as_interrupt() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option --json: print one JSON document."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document; its schema is in schemas/")
-
-
 def ending_in(*suffixes: str) -> Callable[[str], Path]:
     """Return an argparse type for an output file whose name ends in one of `suffixes`."""
 

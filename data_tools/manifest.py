@@ -223,7 +223,15 @@ def read_captions(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 
 def read_queries(path: Path) -> list[Query]:
-    """Return the queries of a captions CSV: ids "<row>" of a blind set, "<row>.<number>" with Clotho's columns."""
+    """Return the queries of a file: a captions CSV, or a text (.txt) with one in each line.
+
+    Their ids are "<row>" in a text or a blind set, "<row>.<number>" with Clotho's columns.
+    """
+    if path.suffix == ".txt":
+        texts = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+        for row, text in enumerate(texts, 1):
+            check_caption(text, f"{path}, query {row}")
+        return [Query(f"{row}", text, None) for row, text in enumerate(texts, 1)]
     return [
         Query(f"{row}.{number}" if name else f"{row}", text, None)
         for row, (_, name, texts) in enumerate(read_captions(path), 1)

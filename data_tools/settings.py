@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args
+from typing import Annotated, Any, TypeVar, Union
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -80,15 +80,6 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Report(Strict):
-    """Output of a verb with --json; its schema is in the package's folder schemas, named like the verb."""
-
-
-def print_report(report: BaseModel) -> None:
-    """Print a report as JSON."""
-    print(report.model_dump_json(indent=1))
-
-
 def number(value: float) -> float | None:
     """Return a number for a report; None for NaN and infinity, which JSON does not have."""
     return float(value) if math.isfinite(value) else None
@@ -101,12 +92,6 @@ def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
     """
     kinds = [value for value in names.values() if isinstance(value, type) and issubclass(value, base)]
     return Annotated[Union[tuple(kind for kind in kinds if kind is not base)], Field(discriminator="kind")]  # noqa: UP007
-
-
-def kinds_of(union: Any) -> tuple[type[Strict], ...]:
-    """Return the classes in a union type that `closed_list` made."""
-    kinds: tuple[type[Strict], ...] = get_args(get_args(union)[0])
-    return kinds
 
 
 def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | None:

@@ -222,3 +222,12 @@ def test_any_number_of_caption_columns_is_found_in_order() -> None:
     del row["caption_9"]
     with pytest.raises(DataError, match="gap"):
         caption_columns(Path("a.csv"), row)
+
+
+def test_queries_of_a_text_are_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "q.txt"
+    path.write_bytes("\ufeffA dog, barking\r\n\r\n  rain\n".encode())
+    assert read_queries(path) == [Query("1", "A dog, barking", None), Query("2", "rain", None)]
+    path.write_text("rain\n...\n")
+    with pytest.raises(DataError, match="query 2"):
+        read_queries(path)
