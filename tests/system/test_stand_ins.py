@@ -78,8 +78,9 @@ def write_captions(data: Path) -> None:
 def small(root: Path, folder: Path) -> Path:
     """Return the recipe with small networks and four steps of four items, and everything else as shipped."""
     content: dict[str, Any] = yaml.safe_load((root / "recipes/dcase2025_baseline/all.yaml").read_text())
-    content["model"]["audio"] |= {"weights": None, "segment_seconds": 2, "hop_seconds": 2, "max_seconds": 4}
-    content["model"]["audio"] |= {"patchout_time": 2, "patchout_bands": 1}
+    content["model"]["audio"]["max_seconds"] = 4
+    content["model"]["audio"]["network"] |= {"weights": None, "segment_seconds": 2}
+    content["model"]["audio"]["network"] |= {"patchout_time": 2, "patchout_bands": 1}
     content["model"]["text"] = tiny.recipe(folder, folder)["model"]["text"] | {"dim": 1024}
     stage = content["stages"]["train"]
     stage |= {"batch_size": 4, "epochs": 2, "steps_per_epoch": 4, "precision": "float32"}
