@@ -76,7 +76,7 @@ def check(recipe: schema.Recipe, data: Data, runs: Path, made_before: Collection
         made_before: Folders of models that earlier runs of a study train.
     """
     for name, source in recipe.data.items():
-        yield from _source(name, source, data[name], recipe.model.audio.reads_clips)
+        yield from _source(name, source, recipe.making(source), data[name], recipe.model.audio.reads_clips)
     yield from _experts(recipe, data)
     yield from _model(recipe, data)
     for name, teacher in recipe.teachers.items():
@@ -103,13 +103,15 @@ def _find(source: schema.Source) -> Found:
         return Found(clips, None, str(error))
 
 
-def _source(name: str, source: schema.Source, found: Found, reads_clips: bool) -> Iterator[Row | Problem]:
+def _source(
+    name: str, source: schema.Source, making: schema.Source, found: Found, reads_clips: bool
+) -> Iterator[Row | Problem]:
     where, file = f"data {name}", f"{source.manifest} [{source.split}]"
     if found.fault:
         yield Problem(MISTAKE, where, found.fault)
     if not found.clips:
         if not found.fault:
-            yield from _missing_manifest(where, file, source)
+            yield from _missing_manifest(where, file, source.expected, making)
         return
     captions = sum(len(clip.captions) for clip in found.clips)
     sizes = [counted(len(found.clips), "clip", ","), counted(captions, "caption", ","), f"{found.seconds / 3600:.2f} h"]
@@ -128,8 +130,9 @@ def _source(name: str, source: schema.Source, found: Found, reads_clips: bool) -
         yield Problem(MISSING, where, f"the moments file {source.moments} is missing; {cure}")
 
 
-def _missing_manifest(where: str, file: str, source: schema.Source) -> Iterator[Row | Problem]:
-    expected = source.expected
+def _missing_manifest(
+    where: str, file: str, expected: schema.Expected | None, source: schema.Source
+) -> Iterator[Row | Problem]:
     size = f", published: {expected.clips:,} clips, {expected.hours:.2f} h" if expected else ""
     at = f"published at {source.published}" if source.published else "the recipe does not say where it is published"
     if source.make is None:

@@ -79,7 +79,7 @@ def run_recipe(
             stack.enter_context(run.lock())
         stack.enter_context(log_errors(run.folder))
         with first_before_others():
-            make_missing(loaded.recipe, again=is_first() and not run.provenance.exists())
+            make_missing(loaded.recipe)
             data = load_data(loaded.recipe, device=device)
         _train_and_rank(loaded, run, data, began, device, track, until)
     return run

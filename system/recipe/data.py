@@ -1,14 +1,9 @@
-"""Load the data of a recipe.
-
-Read the manifests of a recipe, compute missing frames, and list the training items.
-"""
+"""Load the data of a recipe: clips, frames, training items, moments."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import NoReturn
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
@@ -27,17 +22,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Data:
-    """The data of a recipe.
+    """The data of a recipe."""
 
-    clips: Dict from data source to all clips of its split, including unreadable clips. features: Frames of the readable
-    clips. augmentations: Dict from stage to its augmentation, for stages with augmentation. moments: Dict from data
-    source to its moments, for sources with a moments file.
-    """
-
-    clips: dict[str, Sequence[Clip]]
-    features: Features
-    augmentations: dict[str, Augmentation] = field(default_factory=dict)
-    moments: dict[str, list[Moment]] = field(default_factory=dict)
+    clips: dict[str, Sequence[Clip]]  # of each source's split, with those that cannot be read
+    features: Features  # of the others
+    augmentations: dict[str, Augmentation] = field(default_factory=dict)  # by stage
+    moments: dict[str, list[Moment]] = field(default_factory=dict)  # by source
 
     def texts(self, sources: Iterable[str]) -> set[str]:
         """Return all captions of data sources, and all texts of their moments."""
@@ -49,19 +39,13 @@ class Data:
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
     def items(self, source: str, unit: str) -> list[Item]:
-        """Return the training items of a data source, made from its readable clips.
-
-        unit: Kind of item: pair, clip or moment.
-        """
+        """Return the training items of a source's readable clips."""
         if unit == "moment":
             return make_moment_items(self.readable_clips(source), self.moments[source])
         return make_items(self.readable_clips(source), unit)
 
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
-        """Return the sampler that draws the batches of a stage. Raises KitError if no batch is possible.
-
-        name: Name of the stage. seed: The seed of the recipe, and the index of the stage.
-        """
+        """Return the sampler of a stage's batches. seed: That of the recipe, and the number of the stage."""
         sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
         try:
             augment = self.augmentations.get(name)
@@ -73,14 +57,13 @@ class Data:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
     def quick_checksum(self, clip: Clip) -> str:
-        """Return the quick_sha256 (a checksum of parts) of a readable clip's audio file; "" if it is missing."""
+        """Return the quick checksum of a clip's file; "" if it is missing."""
         return quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
     def count_shared_clips(self, some: list[str], others: list[str]) -> int:
-        """Return the number of clips of the data sources `others` that are also in the data sources `some`.
+        """Count the clips of sources `others` that are also in sources `some`.
 
-        Two clips are the same if they have the same audio, or are of the same Freesound recording. Data sets often
-        contain different excerpts of one recording.
+        Equal audio, or the same Freesound recording: data sets often have different excerpts of one recording.
         """
         known = [clip for name in some for clip in self.readable_clips(name)]
         contents = {self.features.keys[clip.id] for clip in known}
@@ -91,103 +74,74 @@ class Data:
         )
 
 
-def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
-    """Read the clips of each data source from its manifest.
+def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | None" = None) -> Data:
+    """Read every data source, and compute missing frames.
 
-    Returns: Dict from data source to the clips of its split. Raises KitError if a manifest does not have the split, or
-    if two files have the same id.
+    Args:
+        strict: A broken file is an error.
+        device: Of the experts; None: this machine's default.
+
+    Raises:
+        KitError: No audio of a source can be read, or moments or augmentation files do not fit the clips. What can be
+            said without computing is said first.
     """
-    read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
-    clips: dict[str, Sequence[Clip]] = {}
-    path_of: dict[str, str] = {}
-    for name, source in recipe.data.items():
-        clips[name] = of_split(read[source.manifest], source.split, f"data source {name}: {source.manifest}")
-        for clip in clips[name] if len(read) > 1 else ():  # ids are unique within one manifest
-            if path_of.setdefault(clip.id, clip.path) != clip.path:
-                raise KitError(
-                    f"data source {name}: two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}; "
-                    "make one of the manifests again with another --name"
-                )
-    return clips
-
-
-def load_data(
-    recipe: schema.Recipe,
-    strict: bool = False,
-    device: "Device | None" = None,
-) -> Data:
-    """Read every data source, and compute missing frames. strict: Raise KitError for a broken file.
-
-    device: Device of the experts;
-    None: this machine's default.
-    Raises KitError if no audio of a data source is readable. Missing audio and augmentation files that do not fit the
-    clips are reported before any computation.
-    """
-    clips: dict[str, Sequence[Clip]] = {}
-    clips |= {name: list(part) for name, part in read_clips(recipe).items()}  # parsed once
-    annotated = {name: source for name, source in recipe.data.items() if source.moments}
-    listed = {path: read_manifest(path) for path in {one.manifest for one in annotated.values()}}
-    moments = {name: _moments_of(name, one, clips[name], listed[one.manifest]) for name, one in annotated.items()}
+    listed = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
+    clips = {
+        name: list(of_split(listed[source.manifest], source.split, f"data source {name}: {source.manifest}"))
+        for name, source in recipe.data.items()
+    }
+    _require_unique_ids(clips)
+    moments = {
+        name: _moments_of(name, source, clips[name], listed[source.manifest])
+        for name, source in recipe.data.items()
+        if source.moments
+    }
     is_read = recipe.model.audio.reads_clips
     for name, source in recipe.data.items():
-        if count_and_cure := few_clips(source, len(clips[name])):
-            log.warning("data source %s has too few clips: %s has %s", name, source.manifest, count_and_cure)
+        if few := few_clips(source, len(clips[name])):
+            log.warning("data source %s has only %s", name, few)
         if is_read and not any(Path(clip.path).is_file() for clip in clips[name]):
-            _refuse_source(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
-    augmentations = read_augmentations(recipe, clips)
-    everything = list(
-        chain.from_iterable(
-            {(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values()
-        )
-    )
-    experts = dict(recipe.model.audio.experts)
-    features = build_features(
-        everything,
-        experts,
-        Path(recipe.banks),
-        strict,
-        device,
-        whole={clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]},
-    )
-    for name, source in recipe.data.items():
-        if all(clip.id in features.broken for clip in clips[name]):
-            first = features.broken[clips[name][0].id]
-            if not is_read:
-                raise KitError(
-                    f"data source {name}: none of its clips has an embedding (first: {first}); add their embeddings "
-                    "to the files"
-                )
-            _refuse_source(name, source, clips[name], first)
-    return Data(clips, features, augmentations, moments)
-
-
-def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], listed: Sequence[Clip]) -> list[Moment]:
-    """Read the moments of a data source's clips; `listed`: all of its manifest. Raises KitError if there are none."""
-    ids, moments = {clip.id for clip in clips}, read_moments(source.moments or "", listed)
-    found = [moment for moment in moments if moment.clip in ids]
-    if not found:
-        raise KitError(
-            f"data source {name}: {source.moments} has no moment of its {counted(len(clips), 'clip', ',')}; "
-            f"name the moments file that was made with {source.manifest}"
-        )
-    return found
-
-
-def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:
-    """Read the augmentation files of all stages. Returns: Dict from stage to its augmentation.
-
-    clips: Dict from data source to its clips. Raises KitError for files that do not fit the clips.
-    """
-    return {
+            raise _unreadable(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
+    augmentations = {
         name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])
         for name, stage in recipe.stages.items()
         if stage.augment
     }
-
-
-def _refuse_source(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
-    """Raise KitError, since no audio of a data source can be read. first: The first clip's error message."""
-    raise KitError(
-        f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read (first: {first}); "
-        f"put the files at these paths, or make {source.manifest} again with the right folder"
+    parts = {(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}
+    whole = {clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]}
+    every_clip = [clip for part in parts.values() for clip in part]
+    features = build_features(
+        every_clip, dict(recipe.model.audio.experts), Path(recipe.banks), strict, device, whole=whole
     )
+    for name, source in recipe.data.items():
+        if all(clip.id in features.broken for clip in clips[name]):
+            first = features.broken[clips[name][0].id]
+            if is_read:
+                raise _unreadable(name, source, clips[name], first)
+            raise KitError(f"data source {name}: no clip has an embedding (first: {first}); add them to the files")
+    return Data(dict(clips), features, augmentations, moments)
+
+
+def _require_unique_ids(clips: Mapping[str, Sequence[Clip]]) -> None:
+    """Raise KitError if two files of several manifests have the same id."""
+    path_of: dict[str, str] = {}
+    for name, part in clips.items():
+        for clip in part:
+            if path_of.setdefault(clip.id, clip.path) != clip.path:
+                said = f"two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}"
+                raise KitError(f"data source {name}: {said}; make one of the manifests again with another --name")
+
+
+def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], listed: Sequence[Clip]) -> list[Moment]:
+    """Read the moments of a source's clips."""
+    ids = {clip.id for clip in clips}
+    if found := [moment for moment in read_moments(source.moments or "", listed) if moment.clip in ids]:
+        return found
+    cure = f"name the moments file that was made with {source.manifest}"
+    raise KitError(f"data source {name}: {source.moments} has no moment of its clips; {cure}")
+
+
+def _unreadable(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> KitError:
+    cure = f"put the files at these paths, or make {source.manifest} again with the right folder"
+    said = f"no audio of its {counted(len(clips), 'clip', ',')} can be read (first: {first})"
+    return KitError(f"data source {name}: {said}; {cure}")

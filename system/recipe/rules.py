@@ -1,239 +1,264 @@
-"""Rules between keys.
+"""Rules between the keys of a recipe.
 
-Check that the names in a recipe refer to existing entries, such as stages, and that settings fit each other.
+`name_mistakes` reads the parsed YAML, so that mistakes in names are reported together with those of the schema.
+`fit_mistakes` reads a recipe whose keys, values and names are right.
 """
 
 import itertools
-import shlex
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 from data_tools.manifest import TEST_SPLITS
 from data_tools.settings import Keys
 from submission.editions import EDITIONS, MOMENTS
+from system.audio.waveform import Waveform
+from system.moments.windows import By, Decoding
+from system.ranking.checkpoint import Metric
+from system.recipe import schema
 
+Mistakes = Iterator[tuple[Keys, str]]
+
+# The section whose names stand at a key (*: any name or number), and how to avoid a test split there ("": allowed).
+REFERENCES = {
+    "relevance.corpus.*": ("data", "count another split"),
+    "stages.*.train.data.*": ("data", "train on another split"),
+    "stages.*.monitor.data.*": ("data", "validate on another split, or set monitor.test_split to acknowledged"),
+    "stages.*.start_from.stage": ("earlier stages", ""),
+    "teachers.*.stage": ("stages", ""),
+    "rank.*.stage": ("stages", ""),
+    "rank.*.data": ("data", ""),
+    "rank.*.fit": ("data", "fit models to another split"),
+    "rank.*.bank.*": ("data", "name a training split"),
+    "rank.*.validation": ("data", "name a validation split"),
+}
+NAMES = {"data": "data source", "stages": "stage", "earlier stages": "earlier stage", "teachers": "teacher"}
 RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, and one per stage
 
 
-def child(value: Any, key: str | int) -> Any:
-    """Return value[key] of a dict or list; None if the key is missing, or if `value` is no dict or list."""
-    if isinstance(value, dict):
-        return value.get(key)
-    if isinstance(value, list) and isinstance(key, int) and key < len(value):
-        return value[key]
-    return None
+def child(value: Any, *keys: str | int) -> Any:
+    """Return value[key][key]... of dicts and lists; None if a key is missing."""
+    for key in keys:
+        if isinstance(value, list) and isinstance(key, int) and key < len(value):
+            value = value[key]
+        else:
+            value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
-def _dict_items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the keys and values of the dict `value` whose values are dicts too; nothing if `value` is no dict."""
-    if isinstance(value, dict):
-        yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
+def below(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Yield the keys and value of everything in a document."""
+    yield keys, value
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from below(item, (*keys, key))
 
 
-def _text_items(value: Any) -> list[tuple[int, str]]:
-    """Return the position and the text of each item of `value` that is a text; an empty list if `value` is no list."""
-    return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
-
-
-def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
-    """Yield (keys, error message) for names in a recipe that do not exist, and for settings that do not fit each other.
-
-    value: The recipe's document, not yet checked by the schema. All mistakes can thus be reported together.
-    """
-    data = dict(_dict_items(child(value, "data")))
-    for name, source in data.items():
-        if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
-            yield ("data", name, "make"), "the command must begin with: lbar data"
-    stages = dict(_dict_items(child(value, "stages")))
-    for name in RUN_FOLDERS & stages.keys():
+def name_mistakes(document: Any) -> Mistakes:
+    """Yield the names in a document that nothing has, that stand twice, or that are test splits."""
+    sections = {key: child(document, key) for key in ("data", "stages", "teachers", "rank")}
+    sections = {key: part if isinstance(part, dict) else {} for key, part in sections.items()}
+    for name in RUN_FOLDERS & sections["stages"].keys():
         yield ("stages", name), f"every run already has a folder named {name}; give the stage another name"
-    for position, (name, stage) in enumerate(stages.items()):
-        yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
-    yield from _check_relevance(child(value, "relevance"), data)
-    teachers = dict(_dict_items(child(value, "teachers")))
-    for name, teacher in teachers.items():
-        if teacher.get("kind") == "stage":
-            yield from _check_checkpoint(("teachers", name), teacher.get("stage"), teacher.get("checkpoint"), stages)
-    ranks = dict(_dict_items(child(value, "rank")))
-    for position, (name, ranked) in enumerate(ranks.items()):
-        at: Keys = ("rank", name)
-        yield from _check_source((*at, "data"), ranked.get("data"), data)
-        yield from _check_sources((*at, "fit"), [ranked.get("fit")], data, "fit models to another split")
-        yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
-        if ranked.get("kind") == "teachers":
-            yield from _check_named_teachers((*at, "of"), ranked.get("of"), teachers)
-        elif ranked.get("kind") == "mean":
-            yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
-        elif ranked.get("kind") == "hub_corrected":
-            yield from _check_hubs(at, ranked, dict(list(ranks.items())[:position]), data)
-            yield from _check_untrained((*at, "validation"), ranked.get("validation"), stages)
-        known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
-        edition = ranked.get("edition")
+    for keys, value in below(document):
+        at = (
+            "*" if (i == 1 and keys[0] in sections) or isinstance(key, int) else str(key) for i, key in enumerate(keys)
+        )
+        is_elsewhere = child(document, *keys[:-1], "kind") == "model"  # of another run
+        if (found := REFERENCES.get(".".join(at))) and isinstance(value, str) and not is_elsewhere:
+            yield from _reference(document, sections, keys, value, *found)
+        yield from _checkpoint(sections, keys, value)
+    earlier: dict[str, Any] = {}
+    for name, entry in sections["rank"].items():
+        kind, edition = child(entry, "kind"), child(entry, "edition")
+        if kind in ("mean", "hub_corrected", "teachers"):
+            yield from _combined(("rank", name, "of"), kind, entry.get("of"), earlier, sections)
+        known: Any = MOMENTS if kind == "moments" else EDITIONS
         if edition is not None and str(edition) not in known:
-            yield (*at, "edition"), f"edition {edition} is not known; known editions: {', '.join(known)}"
+            yield ("rank", name, "edition"), f"edition {edition} is not known; known editions: {', '.join(known)}"
+        earlier[name] = entry
 
 
-def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for mistakes in the recipe section `relevance` (similarity of captions)."""
-    yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another split")
-    curve = child(relevance, "relax")
-    points = [(child(p, "percentile"), child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
-    for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
-        if all(isinstance(n, int | float) for n in (*before, *point)) and not (
-            before[0] < point[0] and before[1] >= point[1]
-        ):
-            yield (
-                ("relevance", "relax", i),
-                "each percentile must be higher than the one before, and no factor may be higher than the one before",
-            )
+def _reference(
+    document: Any, sections: dict[str, dict[str, Any]], keys: Keys, value: str, section: str, cure: str
+) -> Mistakes:
+    known = list(sections[section.removeprefix("earlier ")])
+    if section.startswith("earlier"):
+        known = known[: known.index(str(keys[1]))]
+    yield from _known(keys, value, known, NAMES[section])
+    yield from _once(document, keys, value)
+    split = child(sections[section].get(value), "split") if section == "data" else None
+    is_acknowledged = keys[2] == "monitor" and child(document, *keys[:3], "test_split") == "acknowledged"
+    if cure and isinstance(split, str) and split in TEST_SPLITS and not is_acknowledged:
+        yield keys, f"{value!r} is a test split ({split}); {cure}"
 
 
-def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message for each name that is repeated in a list."""
-    names_before: set[str] = set()
-    for i, name in _text_items(names):
-        if name in names_before:
-            yield (*at, i), f"{name!r} occurs twice; name it once"
-        names_before.add(name)
+def _known(keys: Keys, value: str, known: list[str], what: str) -> Mistakes:
+    if value not in known:
+        yield keys, f"the recipe has no {what} {value!r}; its {what}s: {', '.join(known) or 'none'}"
 
 
-def _check_parts_of_mean(at: Keys, of: Any, earlier: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and messages if a mean names entries that are not in `earlier`, or that rank different sources."""
-    ranked = {
-        name: [entry.get(key) for key in ("data", "audio", "queries")]
-        for name, entry in earlier.items()
-        if isinstance(kind := entry.get("kind"), str) and kind not in ("mean", "moments")
-    }
-    for i, name in _text_items(of):
-        if name not in ranked:
-            ranked_names = ", ".join(ranked) or "none"
-            yield (*at, i), f"{name!r} is no earlier entry that a mean can use; such entries: {ranked_names}"
-    yield from _check_once(at, of)
-    if len({str(ranked[name]) for _, name in _text_items(of) if name in ranked}) > 1:
+def _once(document: Any, keys: Keys, value: str) -> Mistakes:
+    if isinstance(keys[-1], int) and value in child(document, *keys[:-1])[: keys[-1]]:
+        yield keys, f"{value!r} occurs twice; name it once"
+
+
+def _checkpoint(sections: dict[str, dict[str, Any]], keys: Keys, value: Any) -> Mistakes:
+    """Check that a stage keeps the checkpoint that is named beside it."""
+    stage, checkpoint = child(value, "stage"), child(value, "checkpoint")
+    metrics = child(sections["stages"], stage, "monitor", "metrics") if isinstance(stage, str) else None
+    is_elsewhere = child(value, "kind") == "model"
+    if (
+        isinstance(metrics, list)
+        and isinstance(checkpoint, str)
+        and not is_elsewhere
+        and checkpoint not in ("last", *metrics)
+    ):
+        yield (*keys, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}; add it to monitor.metrics"
+
+
+def _combined(at: Keys, kind: str, of: Any, earlier: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Mistakes:
+    """Check the entries or teachers that a rank entry combines."""
+    usable = {"mean": ("checkpoint", "blind", "teachers", "hub_corrected"), "hub_corrected": ("checkpoint", "blind")}
+    entries = {name: one for name, one in earlier.items() if child(one, "kind") in usable.get(kind, ())}
+    known, what = (sections["teachers"], "teacher") if kind == "teachers" else (entries, "usable earlier rank entry")
+    names = of if isinstance(of, list) else [of]
+    for i, name in enumerate(names):
+        if isinstance(name, str):
+            keys = (*at, i) if isinstance(of, list) else at
+            yield from _known(keys, name, list(known), what)
+            yield from _once({"of": of}, ("of", *keys[len(at) :]), name)
+    ranked = [[child(entries.get(name), key) for key in ("data", "audio", "queries")] for name in names]
+    if kind == "mean" and any(one != ranked[0] for one in ranked if any(one)):
         yield at, "the entries rank different data sources; name entries of one data source"
 
 
-def _check_hubs(at: Keys, ranked: Any, earlier: dict[str, Any], data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and error messages for mistakes in a rank entry that corrects scores for hubs.
-
-    at, ranked: Keys and values of the entry. earlier: Rank entries before this one. data: The recipe's data sources.
-    """
-    inner = earlier.get(str(ranked.get("of")))
-    if not isinstance(inner, dict) or inner.get("kind") not in ("checkpoint", "blind"):
-        names = [name for name, one in earlier.items() if one.get("kind") in ("checkpoint", "blind")]
-        yield (
-            (*at, "of"),
-            f"`of` must be an earlier entry of kind checkpoint or blind; such entries: {', '.join(names) or 'none'}",
-        )
-        return
-    yield from _check_sources((*at, "bank"), ranked.get("bank"), data, "name a training split")
-    yield from _check_sources((*at, "validation"), [ranked.get("validation")], data, "name a validation split")
-    for key, named in (("bank", _text_items(ranked.get("bank"))), ("validation", [(0, ranked.get("validation"))])):
-        for _, name in named:
-            if key == "bank" and name == ranked.get("validation"):
-                yield (
-                    (*at, key),
-                    f"data source {name!r} is also named in `validation`; name a training split",
-                )
-            is_choice = key == "validation" and child(data.get(name), "split") == "validation"
-            if name == inner.get("data") and not is_choice:  # scores of validation are needed for a blend's weights
-                yield (
-                    (*at, key),
-                    f"{name!r} is also ranked, so the correction must not use its captions; name another source",
-                )
+def fit_mistakes(recipe: schema.Recipe) -> Mistakes:
+    """Yield settings that do not fit each other."""
+    model = recipe.model
+    for name, source in recipe.data.items():
+        if source.make and source.make != recipe.making(source).make:
+            yield ("data", name, "make"), f"another source makes {source.manifest} with another command; keep one"
+    for name, entry in recipe.rank.items():
+        yield from ((("rank", name, *keys), text) for keys, text in _entry_mistakes(entry, recipe))
+    points = recipe.relevance.relax if recipe.relevance else []
+    for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
+        if before.percentile >= point.percentile or before.factor < point.factor:
+            yield ("relevance", "relax", i), "percentiles must rise, and no factor may be higher than the one before"
+    if recipe.stages and not any(model.trains.values()):
+        yield ("stages",), "the model has nothing to train; leave out the stages, or choose a trainable encoder"
+    for name, stage in recipe.stages.items():
+        yield from ((("stages", name, *keys), text) for keys, text in _stage_mistakes(name, stage, recipe))
 
 
-def _check_untrained(at: Keys, source: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message if a stage trains on `source`, the data used to choose a hub correction."""
-    for name, stage in stages.items():
-        if source in [one for _, one in _text_items(child(child(stage, "train"), "data"))]:
-            yield at, f"stage {name} trains on {source!r}; name a validation split"
+def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
+    model = recipe.model
+    if getattr(entry, "stage", "") is None and (part := model.first_unpublished_encoder):
+        yield ("stage",), f"stage is null, but model.{part} has layers that must be trained; name a stage"
+    if entry.kind == "moments":
+        for key in ("data", "fit"):
+            yield from _has_moments((key,), getattr(entry, key), recipe)
+        yield from _decoding_mistakes(("decoding",), entry.windows, entry.decoding)
+        if not model.score.finds_moments:
+            said = f"moments need score moments or boundary_moments, not {model.score.kind}"
+            yield (), f"{said}; with this model, find moments with lbar locate"
+    if entry.kind == "hub_corrected":
+        ranked = getattr(recipe.rank[entry.of], "data", None)
+        is_choice = recipe.data[entry.validation].split == "validation"  # scores there are needed for a blend's weights
+        if entry.validation in entry.bank:
+            yield ("bank",), f"data source {entry.validation!r} is also named in `validation`; name a training split"
+        for key, names in (("bank", entry.bank), ("validation", () if is_choice else [entry.validation])):
+            if ranked in names:
+                yield (key,), f"{ranked!r} is also ranked, so its captions must not be used; name another source"
+        if entry.validation in recipe.trained_on:
+            yield ("validation",), f"a stage trains on {entry.validation!r}; name a validation split"
 
 
-def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message for each teacher that a rank entry names, if it is missing or repeated."""
-    yield from _check_once(at, of)
-    for i, name in _text_items(of):
-        if name not in teachers:
-            yield (*at, i), f"the recipe has no teacher {name!r}; its teachers: {', '.join(teachers) or 'none'}"
-
-
-def _is_made_by_tools(command: str) -> bool:
-    """Return whether a command begins with `lbar data`."""
-    try:
-        return shlex.split(command)[:2] == ["lbar", "data"]
-    except ValueError:
-        return False
-
-
-def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield the key and an error message if the recipe has no data source called `name`."""
-    if isinstance(name, str) and name not in data:
-        yield at, f"the recipe has no data source {name!r}; its data sources: {', '.join(data) or 'none'}"
-
-
-def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Yield the keys and an error message of each named data source that is missing, repeated, or a test split.
-
-    at: Keys of the list `names`. hint: How to avoid the test split, for the message; None if a test split is allowed.
-    """
-    yield from _check_once(at, names)
-    for i, name in _text_items(names):
-        yield from _check_source((*at, i), name, data)
-        split = child(data.get(name), "split")
-        if isinstance(split, str) and split in TEST_SPLITS and hint:
-            yield (*at, i), f"{name!r} is a test split ({split}); {hint}"
-
-
-def _check_stage(
-    at: Keys, stage: dict[str, Any], data: dict[str, Any], earlier: list[str], stages: dict[str, Any]
-) -> Iterator[tuple[Keys, str]]:
-    """Yield keys and messages for settings of a stage that do not fit each other. earlier: Stages before this one."""
-    train, monitor = stage.get("train"), stage.get("monitor")
-    yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
-    acknowledged = child(monitor, "test_split") == "acknowledged"
-    hint = None if acknowledged else "validate on another split, or set monitor.test_split to acknowledged"
-    yield from _check_sources((*at, "monitor", "data"), child(monitor, "data"), data, hint)
-    unit, captions = stage.get("unit"), stage.get("captions_per_clip")
-    if unit == "clip" and captions is None:
-        yield (
-            (*at, "captions_per_clip"),
-            "captions_per_clip is missing, but a stage with unit clip needs it; set a number, or all",
-        )
-    if unit in ("pair", "moment") and captions is not None:
-        yield (
-            (*at, "captions_per_clip"),
-            f"captions_per_clip only works with unit clip, since a {unit} has one caption; remove it",
-        )
-    at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
-    if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
-        yield (
-            (*at, "grad_cache_chunk"),
-            f"grad_cache_chunk must be null, or less than batch_size, which is {batch_size}",
-        )
-    monitored = child(monitor, "metrics")
+def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mistakes:
+    model, monitor, of_moments = recipe.model, stage.monitor, stage.unit == "moment"
+    if stage.unit == "clip" and stage.captions_per_clip is None:
+        yield ("captions_per_clip",), "is missing, but unit clip needs it; set a number, or all"
+    if stage.unit != "clip" and stage.captions_per_clip is not None:
+        yield ("captions_per_clip",), f"only works with unit clip, since a {stage.unit} has one caption; remove it"
+    if stage.grad_cache_chunk and stage.grad_cache_chunk >= stage.batch_size:
+        yield ("grad_cache_chunk",), f"must be null, or less than batch_size, which is {stage.batch_size}"
+    if stage.grad_cache_chunk and not model.embeds_in_chunks:
+        yield ("grad_cache_chunk",), "the model's batch norms or padding need the whole batch; set it to null"
     for part in ("schedule", "stop"):
-        metric = child(stage.get(part), "metric")
-        if isinstance(metric, str) and isinstance(monitored, list) and metric not in monitored:
-            yield (*at, part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
-    start = stage.get("start_from")
-    origin = child(start, "stage")
-    if isinstance(origin, str) and origin not in earlier:
-        yield (
-            (*at, "start_from", "stage"),
-            f"the recipe has no earlier stage {origin!r}; its earlier stages: {', '.join(earlier) or 'none'}",
-        )
-    else:
-        yield from _check_checkpoint((*at, "start_from"), origin, child(start, "checkpoint"), stages)
+        metric = getattr(getattr(stage, part), "metric", None)
+        if metric and metric not in monitor.metrics:
+            yield (part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
+    allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(Metric)) - schema.OF_WINDOWS
+    for i, metric in enumerate(monitor.metrics):
+        if metric not in allowed:
+            metrics = ", ".join(sorted(allowed))
+            yield ("monitor", "metrics", i), f"unit {stage.unit} has no metric {metric}; its metrics: {metrics}"
+    for i, term in enumerate(stage.losses):
+        yield from ((("losses", i, *keys), text) for keys, text in _loss_mistakes(name, term, recipe))
+    yield from _part_mistakes(("optimizer", "lr_by_part"), list(stage.optimizer.lr_by_part), model.trains)
+    yield from _part_mistakes(("optimizer", "frozen_start"), list(stage.optimizer.frozen_start), model.trains)
+    if stage.augment is not None and stage.augment.mix is not None:
+        stored = [one for one, expert in model.audio.experts.items() if not isinstance(expert, Waveform)]
+        if stored:
+            said = f"frames of {', '.join(stored)} are stored, and cannot be mixed"
+            yield ("augment", "mix"), f"{said}; remove mix, or use an encoder on waveforms"
+        if any(term.taught_by for term in stage.losses):
+            yield ("augment", "mix"), "teachers cannot judge mixed clips; remove mix, or the loss with teachers"
+    if not (of_moments and schema.OF_WINDOWS & set(monitor.metrics)):
+        for key in ("windows", "decoding"):
+            if getattr(monitor, key) is not None:
+                yield ("monitor", key), f"no metric in monitor.metrics needs windows; leave out {key}"
+    if of_moments:
+        yield from _moment_mistakes(stage, recipe)
 
 
-def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    """Yield a key and an error message if the stage `stage` is missing, or does not save `checkpoint`."""
-    if not isinstance(stage, str):
-        return
-    if stage not in stages:
-        yield (*at, "stage"), f"the recipe has no stage {stage!r}; its stages: {', '.join(stages) or 'none'}"
-        return
-    metrics = child(child(stages[stage], "monitor"), "metrics")
-    if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:
-        yield (*at, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}; add it to monitor.metrics"
+def _moment_mistakes(stage: schema.Stage, recipe: schema.Recipe) -> Mistakes:
+    monitor, kind = stage.monitor, recipe.model.score.kind
+    if monitor.windows and monitor.decoding:
+        yield from _decoding_mistakes(("monitor", "decoding"), monitor.windows, monitor.decoding)
+    for part, names in (("train", stage.train.data), ("monitor", monitor.data)):
+        for i, name in enumerate(names):
+            yield from _has_moments((part, "data", i), name, recipe)
+    if not recipe.model.score.finds_moments:
+        yield ("unit",), f"moments need the score moments or boundary_moments, not {kind}; change model.score"
+    if stage.augment is not None:
+        yield ("augment",), "augmentation changes clips and captions, but not moments; set augment to null"
+
+
+def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
+    unit = recipe.stages[stage].unit
+    if term.of_moments and unit != "moment":
+        yield (), f"{term.kind} is a loss for moments; set unit: moment"
+    if unit == "moment" and not term.of_moments:
+        yield (), f"{term.kind} is no loss for moments; use two_state or frame_cross_entropy"
+    if term.needs_relevance and recipe.relevance is None:
+        yield ("relax",), "`relax` needs CIDEr-D, but the recipe has no section `relevance`; add this section"
+    if term.learned_temperature and recipe.model.learned_temperature is None:
+        yield ("temperature",), "the temperature is learned, but has no start value; set model.learned_temperature"
+    for number, name in enumerate(term.taught_by):
+        yield from _known(("teachers", number), name, list(recipe.teachers), "teacher")
+        teacher, stages = recipe.teachers.get(name), list(recipe.stages)
+        if isinstance(teacher, schema.StageTeacher) and teacher.stage in stages[stages.index(stage) :]:
+            yield ("teachers", number), f"stage {teacher.stage!r} must come before this stage, which learns from it"
+
+
+def _decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
+    for key in ("heard", "mean_edges") if by == "thresholds" else ():
+        if getattr(decoding, key):
+            yield (*at, key), f"{key} has no effect on windows by thresholds; leave it out"
+
+
+def _has_moments(at: Keys, name: str | None, recipe: schema.Recipe) -> Mistakes:
+    if name is not None and recipe.data[name].moments is None:
+        yield at, f"data source {name} has no moments; name their file in data.{name}.moments"
+
+
+def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mistakes:
+    """Check parts of the model that a setting names."""
+    for name in names:
+        if not trains.get(name):
+            parts = ", ".join(part for part, is_trained in trains.items() if is_trained)
+            yield (*at, name), f"the model has no part {name!r} that is trained; such parts: {parts}"
+        elif "audio" in names and name not in ("audio", "text"):
+            yield (*at, name), f"{name} is a part of audio, which is named too; name either audio or its parts"
+    rest = {"text"} - set(names) if "audio" in names else trains.keys() - {"audio", *names}
+    if at[-1] == "frozen_start" and not any(trains[name] for name in rest):
+        yield at, "all parts are frozen in the first steps, so nothing is trained; remove one part from frozen_start"

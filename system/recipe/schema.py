@@ -10,7 +10,7 @@ end and monitoring; it inherits no settings. `rank` writes score matrices and ra
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from data_tools.manifest import Split
 from data_tools.settings import Name, Positive, Strict
@@ -35,14 +35,22 @@ class Expected(Strict):
     hours: float = Field(gt=0)  # hours of audio
 
 
+def _require_tools(command: str) -> str:
+    if command.split()[:2] != ["lbar", "data"]:
+        raise ValueError("the command must begin with: lbar data")
+    return command
+
+
 class Source(Strict):
     """Clips of one split of one manifest, and the command that makes the manifest when it is missing."""
 
     manifest: str  # the file that lists its clips (.jsonl)
     split: Split  # the split of the manifest that is used
     moments: str | None = None  # queries and their times in the clips (.jsonl); for unit moment and rank kind moments
-    make: str | None = None  # lbar data ...
-    published: str | None = None  # where to get the files that `make` reads
+    make: Annotated[str, AfterValidator(_require_tools)] | None = (
+        None  # lbar data ...; one source of a manifest says it
+    )
+    published: str | None = None  # where to get the files that `make` reads; said beside it
     expected: Expected | None = None  # published size
 
 
@@ -267,6 +275,10 @@ class Recipe(Strict):
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
         return manifests | moments | self.model.embedding_files
+
+    def making(self, source: Source) -> Source:
+        """Return the source that says how a source's manifest is made; the source itself if none does."""
+        return next((one for one in self.data.values() if one.manifest == source.manifest and one.make), source)
 
     @property
     def trained_on(self) -> list[str]:

@@ -15,8 +15,7 @@ from data_tools.files import checksum, read_json, replacing, write_text
 from submission.runs.reading import read_provenance, repair_hint
 from submission.runs.record import Provenance
 from system.recipe import schema
-from system.recipe.differing import differing
-from system.recipe.load import Loaded, RecipeError, load_recipe
+from system.recipe.load import Loaded, RecipeError, differing, load_recipe
 from system.runs.folder import Run
 from system.runs.provenance import commit, sha256_of_text, teacher_checksums
 

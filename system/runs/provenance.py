@@ -21,8 +21,7 @@ from data_tools.manifest import Clip
 from submission.runs.record import Provenance
 from system.audio.base import file_sha256
 from system.recipe import schema
-from system.recipe.differing import differing
-from system.recipe.load import Loaded, load_recipe
+from system.recipe.load import Loaded, differing, load_recipe
 from system.runs.folder import Run
 from system.runs.weights import trained_files
 

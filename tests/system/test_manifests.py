@@ -1,4 +1,4 @@
-"""Manifests that a recipe's commands make, and make again; reports of incomplete ones."""
+"""Manifests that a recipe's commands make; reports of incomplete ones."""
 
 import json
 import logging
@@ -14,8 +14,8 @@ from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.recipe.data import load_data
-from system.recipe.load import load_recipe
-from system.recipe.manifests import _audio_files, input_paths, make_missing
+from system.recipe.load import RecipeError, load_recipe
+from system.recipe.manifests import make_missing
 from system.recipe.schema import Recipe
 
 FORM = "num_captions_per_audio"
@@ -51,83 +51,36 @@ def wavcaps_command(folder: Path, more: str = "") -> str:
     return f"lbar data wavcaps {folder}/part.json --audio {folder}/audio --out {folder}/m.jsonl {more}".strip()
 
 
-@pytest.mark.parametrize("expected", [10, None])
-def test_manifest_is_made_again_after_new_files_arrive(wavcaps: Path, expected: int | None) -> None:
-    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", expected)
+def test_manifest_is_made_once_and_again_after_it_was_deleted(wavcaps: Path) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 3
     arrive(wavcaps, range(3, 10))
     make_missing(recipe)
-    assert len(read_manifest(wavcaps / "m.jsonl")) == 10
-
-
-def test_manifest_is_not_made_again_without_new_files(wavcaps: Path) -> None:
-    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
-    make_missing(recipe)
-    before = (wavcaps / "m.jsonl").stat().st_mtime_ns
-    make_missing(recipe)
-    for file in (wavcaps / "audio").iterdir():
-        file.unlink()
-    make_missing(recipe)
-    assert (wavcaps / "m.jsonl").stat().st_mtime_ns == before
-
-
-def test_manifest_written_by_hand_is_kept(wavcaps: Path) -> None:
-    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
-    make_missing(recipe)
-    (wavcaps / "m.jsonl.made_by").unlink()
-    arrive(wavcaps, range(3, 10))
-    make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 3
-
-
-def test_edited_manifest_is_kept_with_a_warning(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
-    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
-    make_missing(recipe)
-    lines = (wavcaps / "m.jsonl").read_text().splitlines(keepends=True)
-    (wavcaps / "m.jsonl").write_text("".join(lines[:-1]))
-    arrive(wavcaps, range(3, 10))
-    make_missing(recipe)
-    assert len(read_manifest(wavcaps / "m.jsonl")) == 2
-    assert "delete" in caplog.text
-
-
-def test_manifest_is_made_again_after_files_are_renamed(wavcaps: Path) -> None:
-    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
-    make_missing(recipe)
-    (wavcaps / "audio/0.wav").rename(wavcaps / "audio/7.wav")
-    make_missing(recipe)
-    assert [clip.file_name for clip in read_manifest(wavcaps / "m.jsonl")] == ["1.wav", "2.wav", "7.wav"]
-
-
-def test_audio_files_in_all_input_folders_of_a_command_are_counted(tmp_path: Path) -> None:
-    """Clotho's folder has subfolders; a command may also name several folders."""
-    for name in ("a", "b"):
-        write_wav(tmp_path / name / "1.wav", 1)
-    command = f"lbar data scenes {tmp_path}/s --seed 1 --recordings {tmp_path}/a"
-    assert tmp_path / "a" in input_paths(command)
-    assert _audio_files([f"{tmp_path}/a"])[0] == 1
-    assert _audio_files([f"{tmp_path}/a", f"{tmp_path}/b"])[0] == 2
-
-
-def test_resumed_run_keeps_its_manifest_although_new_files_arrived(
-    wavcaps: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arrive(wavcaps, range(3, 8))
-    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None)
-    command = [str(wavcaps / "tiny.yaml"), "--out", str(wavcaps / "run"), "--set", "rank.evaluation="]
-    assert main(["run", "--until=training", *command]) == 0, capsys.readouterr().err
-    arrive(wavcaps, range(8, 10))
-    assert main(["run", "--until=training", *command]) == 0, capsys.readouterr().err
-    assert len(read_manifest(wavcaps / "m.jsonl")) == 8
+    (wavcaps / "m.jsonl").unlink()
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
+
+
+def test_one_source_says_how_the_manifest_of_several_is_made(tmp_path: Path) -> None:
+    root = small_clotho(tmp_path / "clotho", ["a.wav", "b.wav"], ["a.wav", "b.wav"])
+    small_clotho(root, ["c.wav", "d.wav"], ["c.wav", "d.wav"], "evaluation")
+    content = tiny.recipe(tiny.make_world(tmp_path / "world", {"validation": 2}), tmp_path)
+    command = f"lbar data clotho {root} --splits development evaluation --out {root}/m.jsonl"
+    content["data"]["train"] = {"manifest": f"{root}/m.jsonl", "split": "development"}
+    content["data"]["evaluation"] = {"manifest": f"{root}/m.jsonl", "split": "evaluation", "make": command}
+    path = tiny.write_recipe(tmp_path / "tiny.yaml", content)
+    make_missing(load_recipe(path).recipe)
+    assert len(read_manifest(root / "m.jsonl")) == 4
+    with pytest.raises(RecipeError, match="another"):
+        load_recipe(path, [f"data.train.make={command} --name other"])
 
 
 def test_manifest_made_by_another_command_than_the_recipe_states_is_refused(wavcaps: Path) -> None:
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
-    (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n3\n")
+    (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n")
     with pytest.raises(KitError, match="make"):
         make_missing(recipe)
 
@@ -136,14 +89,12 @@ def test_manifest_with_fewer_clips_than_published_is_reported(wavcaps: Path, cap
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     text = plan(recipe)
-    assert "only 3 of 10 published clips; get the missing clips, then `run` makes the manifest again" in text
+    assert "only 3 of 10 published clips" in text
     assert "nothing is missing" not in text
     assert main(["check", str(wavcaps / "tiny.yaml")]) == 1
     with caplog.at_level(logging.WARNING):
         load_data(recipe)
-    assert "m.jsonl has 3 of 10 published clips" in caplog.text
-    (wavcaps / "m.jsonl.made_by").unlink()
-    assert f"get the missing clips, then make {wavcaps}/m.jsonl again" in plan(recipe)
+    assert "only 3 of 10 published clips" in caplog.text
 
 
 def test_source_with_a_tenth_of_published_clips_missing_is_accepted(wavcaps: Path) -> None:
@@ -162,9 +113,7 @@ def test_clotho_manifest_is_made_only_after_unpacking(tmp_path: Path) -> None:
     assert not (root / "m.jsonl").exists()
     write_wav(root / "development" / "a.wav", 1)
     make_missing(recipe)
-    write_wav(root / "development" / "b.wav", 2)
-    make_missing(recipe)
-    assert [clip.seconds for clip in read_manifest(root / "m.jsonl")] == [0.01, 0.01]
+    assert [clip.seconds for clip in read_manifest(root / "m.jsonl")] == [0.01, None]
 
 
 def test_command_that_writes_another_manifest_is_refused_before_it_runs(wavcaps: Path) -> None:

@@ -93,7 +93,6 @@ PLANTED = [  # line, key
     (12, "model.audio.experts.logmel"),
     (15, "model.audio.heads"),
     (18, "model.audio.dropout"),
-    (22, "stages.pretrain.captions_per_clip"),
     (23, "stages.pretrain.start_from.stage"),
     (24, "stages.pretrain.train.data.1"),
     (26, "stages.pretrain.batch_size"),

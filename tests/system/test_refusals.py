@@ -150,7 +150,6 @@ CLIPS = [
     ("seed", "key=value"),
     ("rank={", "YAML"),
     ("seed=yes", "whole"),
-    ('banks="a\\0b"', "null"),
     ("name=Broken", "name"),
     (f"name={'a' * 300}", "100"),
     ("stages.only.unit=pair", "captions_per_clip"),

@@ -215,7 +215,7 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(RecipeError) as found:
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     said = str(found.value)
-    assert "teachers.self.stage" in said
+    assert "stages.pretrain.losses.1.teachers.0" in said
     assert "stages.pretrain.losses.1.teachers.1" in said
     assert "model.learned_temperature" in said
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
