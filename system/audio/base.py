@@ -27,12 +27,15 @@ Device = torch.device
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file, cached while its size and modification time are unchanged."""
+    """Return the sha256 of a file, or of the files in a folder; cached while size and time of a file are unchanged."""
+    if path.is_dir():
+        lines = [f"{one.name} {file_sha256(one)}\n" for one in sorted(path.iterdir())]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
     status = path.stat()
     return _cached_sha256(path, status.st_size, status.st_mtime_ns)
 
 
-@functools.lru_cache
+@functools.lru_cache(maxsize=4096)
 def _cached_sha256(path: Path, size: int, changed: int) -> str:
     return checksum(path)
 

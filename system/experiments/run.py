@@ -17,7 +17,7 @@ import numpy as np
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.files import checksum, require_unharmed, write_json
+from data_tools.files import require_unharmed, write_json
 from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import write_csv
@@ -290,7 +290,7 @@ def _result_checksums(run: Run) -> dict[str, str]:
     """
     kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
     files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
-    return {path.relative_to(run.folder).as_posix(): checksum(path) for path in sorted(files)}
+    return {path.relative_to(run.folder).as_posix(): file_sha256(path) for path in sorted(files)}
 
 
 def _remove_stale_files(

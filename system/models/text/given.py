@@ -13,11 +13,11 @@ from torch import nn
 from data_tools.cli import counted
 from data_tools.embeddings import HINT, read_vectors
 from data_tools.errors import KitError
-from data_tools.files import checksum
 from data_tools.frames import read_frames
 from data_tools.manifest import Text
 from data_tools.moments import read_published
 from data_tools.settings import Size
+from system.audio.base import file_sha256
 from system.compute.device import on_device
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder, TextSettings
@@ -124,9 +124,7 @@ class TextEmbeddingsEncoder(TextEncoder):
             raise KitError(_missing(self.settings.files, absent))
 
     def identity(self) -> str:
-        files = [Path(name) for name in self.settings.files]
-        paths = sorted(files[0].iterdir()) if files[0].is_dir() else files
-        return hashlib.sha256("".join(map(checksum, paths)).encode()).hexdigest()
+        return hashlib.sha256("".join(file_sha256(Path(name)) for name in self.settings.files).encode()).hexdigest()
 
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if text not in self.given]
