@@ -6,14 +6,17 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from data_tools.audio import Resampling, read_audio
-from data_tools.errors import KitError
+from data_tools.classify.model_files import fetch, folder_problem, local_folder
+from data_tools.datasets.download import cure_of
+from data_tools.errors import DataError, KitError
 from data_tools.files import checksum
 from data_tools.manifest import Clip
 from data_tools.settings import Strict
@@ -40,7 +43,67 @@ def _cached_sha256(path: Path, size: int, changed: int) -> str:
     return checksum(path)
 
 
-class ExpertSettings(Strict):
+class Need(NamedTuple):
+    """A published file, or a model of the Hugging Face hub, that settings name."""
+
+    setting: str  # key of its path or name
+    name: str  # path of the file; name or folder of the model
+    address: str = ""  # of the file, or words that say where it is
+    sha256: str = ""  # first digits of its checksum, where known
+    cure: str = ""  # how to get a file that is not published
+    model: str = ""  # kind of model, for messages; "": a file
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name)
+
+    def folder(self) -> Path | None:
+        """Return the model's folder on this machine."""
+        with suppress(DataError):
+            return local_folder(self.name, self.model)
+        return None
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return what is missing or damaged on this machine, and the cure; None if nothing is."""
+        if not self.model:
+            cure = cure_of(self.path, self.cure or f"published at {self.address}")
+            return (self.name, cure) if cure else None
+        if (folder := self.folder()) is None:
+            cure = "the model is neither a folder nor in the hub's cache; fetch it with lbar download RECIPE"
+        elif said := folder_problem(folder):
+            cure = f"{folder}: {said}; name a folder that contains a model, or a hub name"
+        else:
+            return None
+        return f"{self.model} {self.name}", cure
+
+    def require(self) -> None:
+        """Raise KitError if it is missing or damaged; a model is fetched if the machine is online."""
+        if self.model:
+            fetch(self.name, self.model)
+        if problem := self.problem():
+            raise KitError(": ".join(problem))
+
+
+class Needing(Strict):
+    """Settings that may name published files."""
+
+    licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
+
+    def needs(self) -> list[Need]:
+        """List the published files and models that the settings name."""
+        return []
+
+    def require_files(self) -> None:
+        """Raise KitError for a missing or damaged file."""
+        for need in self.needs():
+            need.require()
+
+    def weight_files(self) -> dict[str, Path]:
+        """Return the path of each published file by its setting."""
+        return {need.setting: need.path for need in self.needs() if not need.model}
+
+
+class ExpertSettings(Needing):
     """Settings of a frozen source of frames in a recipe."""
 
     kind: str
@@ -50,7 +113,6 @@ class ExpertSettings(Strict):
     dtype: ClassVar[str] = "float16"  # of stored frames: float16, float32, or int16
     computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
     reads_clips: ClassVar[bool] = True  # whether a clip's file is read
-    licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
 
     @property
     @abstractmethod
@@ -86,27 +148,6 @@ class ExpertSettings(Strict):
         """Name of the model whose frames are read from files; None if frames are computed."""
         return None
 
-    def weight_files(self) -> dict[str, Path]:
-        """Return the path of each weight file by its setting."""
-        return {}
-
-    def published_addresses(self) -> dict[str, str]:
-        """Return the web address of each weight file by its setting."""
-        return {}
-
-    def known_sha256(self) -> dict[str, str]:
-        """Return the first digits of the sha256 of each published weight file, where they are known, by its setting."""
-        return {}
-
-    @property
-    def hub_model(self) -> str | None:
-        """Name or folder of a model of the Hugging Face hub; None if the weights are single files."""
-        return None
-
-    def weight_source(self) -> str:
-        """Return where to get missing weights."""
-        return f"published at {' and '.join(self.published_addresses().values())}"
-
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
         """Return (whether the clip's file is unusable, message) if it does not fit the settings; None if it fits."""
         return None
@@ -121,9 +162,7 @@ class ExpertSettings(Strict):
 
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of each weight file by its setting. Raises KitError if a file is missing."""
-        for name, path in self.weight_files().items():
-            if not path.is_file():
-                raise KitError(f"expert {self.kind}: {name} {path} is missing; {self.weight_source()}")
+        self.require_files()
         return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def identity(self) -> dict[str, Any]:

@@ -17,10 +17,10 @@ import torch
 import transformers
 from transformers.models.pe_audio.modeling_pe_audio import PeAudioContrastiveHead, PeAudioPreTrainedModel
 
-from data_tools.classify.model_files import AUDIO_SETTINGS, WEIGHTS, fetch, local_folder, weight_files
+from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, weight_files
 from data_tools.errors import DataError, KitError, first_line
 from data_tools.files import read_json
-from system.audio.base import file_sha256
+from system.audio.base import Need, file_sha256
 from system.audio.network import AudioNetwork, Layers, frames_within, groups_of_equal_length
 from system.compute.device import on_device
 
@@ -37,10 +37,6 @@ class HubNetwork(AudioNetwork):
     extractor: ClassVar[str]
 
     @property
-    def hub_model(self) -> str:
-        return self.weights
-
-    @property
     def config(self) -> dict[str, Any]:
         """The content of the model's config.json; empty if it is not on this machine."""
         try:
@@ -52,44 +48,39 @@ class HubNetwork(AudioNetwork):
     def dim_known(self) -> bool:
         return bool(self.config)
 
+    def needs(self) -> list[Need]:
+        return [Need("weights", self.weights, model=WHAT)]
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"weights": Path(self.weights)}
+
     @property
     def folder(self) -> Path | None:
         """The model's folder on this machine."""
-        with contextlib.suppress(DataError):
-            return local_folder(self.weights, WHAT)
-        return None
+        return self.needs()[0].folder()
 
-    def weight_files(self) -> dict[str, Path]:
-        folder = self.folder or Path(self.weights)
-        return {"weights": next(iter(weight_files(folder)), folder / WEIGHTS[0])}
+    def require_files(self) -> None:
+        super().require_files()
+        self.require_type()
 
-    def published_addresses(self) -> dict[str, str]:
-        return {}
-
-    def weight_source(self) -> str:
-        return f"{self.weights} is neither a folder nor in the hub's cache; correct it, or fetch the model while online"
-
-    def problem(self) -> str | None:
-        """Return why the model is not of this kind, after fetching it; None if it is."""
+    def require_type(self) -> None:
+        """Raise KitError for a model of another type."""
         try:
-            folder = fetch(self.weights, WHAT)
-            found = read_json(folder / "config.json").get("model_type")
+            found = read_json(fetch(self.weights, WHAT) / "config.json").get("model_type")
         except FileNotFoundError:
-            return f"{WHAT} {self.weights} has no config.json; name the folder of a Hugging Face model"
-        except DataError as error:
-            return str(error)
+            raise KitError(f"{WHAT} {self.weights} has no config.json; name the folder of a model") from None
         if found not in self.types:
-            return f"{WHAT} {self.weights}: its model_type is {found}, not {' or '.join(self.types)}; change kind"
-        return None
+            said = f"its model_type is {found}, not {' or '.join(self.types)}; change kind"
+            raise KitError(f"{WHAT} {self.weights}: {said}")
 
     def checksums(self) -> dict[str, str]:
+        self.require_type()
         folder = fetch(self.weights, WHAT)
         files = [*(folder / name for name in AUDIO_SETTINGS), *weight_files(folder)]
         return {path.name: file_sha256(path) for path in files if path.is_file()}
 
     def layers(self) -> "HubLayers":
-        if problem := self.problem():
-            raise KitError(problem)
+        self.require_type()
         return HubLayers(self, fetch(self.weights, WHAT))
 
     def load_into(self, layers: Layers) -> None:

@@ -19,7 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from data_tools.errors import KitError
 from data_tools.settings import Positive, Strict
-from system.audio.base import ExpertSettings, Frames
+from system.audio.base import ExpertSettings, Frames, Need
 from system.audio.checkpoint import load_checkpoint
 from system.compute.device import suited_to
 
@@ -124,15 +124,13 @@ class AudioNetwork(ExpertSettings):
         with torch.random.fork_rng(devices=[]):  # the layers draw weights
             return sum(parameter.numel() for parameter in self.layers().parameters())
 
-    def weight_files(self) -> dict[str, Path]:
-        return {} if self.weights is None else {"weights": Path(self.weights)}
+    def needs(self) -> list[Need]:
+        return [] if self.weights is None else [self.need("weights", self.weights)]
 
-    def published_addresses(self) -> dict[str, str]:
-        found = " or ".join(dict.fromkeys(self.addresses.values()))
-        return {name: self.addresses.get(path.name, found) for name, path in self.weight_files().items()}
-
-    def known_sha256(self) -> dict[str, str]:
-        return {name: self.sha256[path.name] for name, path in self.weight_files().items() if path.name in self.sha256}
+    def need(self, setting: str, name: str) -> Need:
+        file = Path(name).name
+        every = " or ".join(dict.fromkeys(self.addresses.values()))
+        return Need(setting, name, self.addresses.get(file, every), self.sha256.get(file, ""))
 
     def load(self, device: torch.device) -> Frames:
         if self.weights is None:

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from system.audio.base import Need
 from system.audio.blocks import Block
 from system.audio.mel import KaldiLogMel
 from system.audio.network import AudioNetwork, Layers, Stripes, frames_within
@@ -75,8 +76,8 @@ class Passt(AudioNetwork):
     def frame_rate(self) -> float:
         return self._columns / (self.segment_seconds or self.seconds[1])
 
-    def published_addresses(self) -> dict[str, str]:
-        return {"weights": f"https://github.com/kkoutini/PaSST/releases/download/{VARIANTS[self.network].file}"}
+    def need(self, setting: str, name: str) -> Need:
+        return Need(setting, name, f"https://github.com/kkoutini/PaSST/releases/download/{VARIANTS[self.network].file}")
 
     def layers(self) -> Layers:
         return PasstLayers(self)

@@ -8,11 +8,10 @@ from pydantic import Field
 
 from data_tools.embeddings import HINT, Vectors, read_vectors
 from data_tools.errors import AudioError, KitError
-from data_tools.files import require_file
 from data_tools.frames import read_frames
 from data_tools.manifest import Clip, Text
 from data_tools.settings import Positive, Size
-from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, file_sha256
+from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, Need
 
 
 class _Stored(ExpertSettings):
@@ -99,19 +98,12 @@ class EmbeddingFile(_Stored):
     def frame_description(self) -> str:
         return f"{self.dim}-d, one per clip, read from {' and '.join(self.files)}"
 
-    def weight_files(self) -> dict[str, Path]:
-        return {f"files.{number}": path for number, path in enumerate(map(Path, self.files))}
-
-    def weight_source(self) -> str:
-        return f"write the file with the program that computes your embeddings; {HINT}"
-
-    def checksums(self) -> dict[str, str]:
-        for path in self.weight_files().values():
-            require_file(path, f"save the file there, or set its path with --set 'model.audio.files=[PATH]'; {HINT}")
-        return {name: file_sha256(path) for name, path in self.weight_files().items()}
+    def needs(self) -> list[Need]:
+        cure = f"write the file with the program that computes your embeddings; {HINT}"
+        return [Need(f"files.{number}", name, cure=cure) for number, name in enumerate(self.files)]
 
     def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        if not all(path.is_file() for path in self.weight_files().values()):
+        if not all(need.path.is_file() for need in self.needs()):
             return None
         try:
             vectors = self.read_embeddings()

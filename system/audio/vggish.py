@@ -12,6 +12,7 @@ import torch
 from pydantic import model_validator
 from torch import nn
 
+from system.audio.base import Need
 from system.audio.checkpoint import load_checkpoint
 from system.audio.mel import audioset_log_mel
 from system.audio.network import AudioNetwork, Layers
@@ -44,8 +45,8 @@ class Vggish(AudioNetwork):
             raise ValueError("pca_weights is needed for quantised frames, and for no others")
         return self
 
-    def weight_files(self) -> dict[str, Path]:
-        return super().weight_files() | ({"pca_weights": Path(self.pca_weights)} if self.pca_weights else {})
+    def needs(self) -> list[Need]:
+        return super().needs() + ([self.need("pca_weights", self.pca_weights)] if self.pca_weights else [])
 
     def layers(self) -> Layers:
         return VggishLayers()

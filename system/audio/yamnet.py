@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from data_tools.errors import KitError
+from system.audio.base import Need
 from system.audio.mel import audioset_log_mel
 from system.audio.network import AudioNetwork, Layers
 
@@ -45,8 +46,9 @@ class Yamnet(AudioNetwork):
     frame_rate: ClassVar[float] = 100 / PATCH_HOP
     first_centre: ClassVar[float] = SHORTEST / 2 / 16_000
 
-    def weight_source(self) -> str:
-        return "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with lbar convert"
+    def needs(self) -> list[Need]:
+        cure = "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with lbar convert"
+        return [need._replace(cure=cure) for need in super().needs()]
 
     def layers(self) -> Layers:
         return YamnetLayers()
@@ -58,8 +60,6 @@ class Yamnet(AudioNetwork):
                 arrays = {name: torch.from_numpy(file[name].astype(np.float32)) for name in shapes}
             if any(tuple(array.shape) != shapes[name] for name, array in arrays.items()):
                 raise KitError("its arrays have other shapes")
-        except FileNotFoundError:
-            raise KitError(f"{path} is missing; {self.weight_source()}") from None
         except Exception as error:  # numpy and zipfile raise many kinds for damaged files
             raise KitError(f"{path} does not have the layers of yamnet.tflite ({error}); convert it again") from error
         for number, layer in enumerate(layers.children(), start=3):

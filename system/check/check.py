@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
 from data_tools.files import format_size, free_bytes
 from data_tools.manifest import Clip, of_split, read_manifest
@@ -155,9 +154,6 @@ def _experts(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
         stored = f", {format_size(size)} in {recipe.banks}/" if size else ""
         licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
         yield Row(f"expert {name}", f"{expert.frame_description}{stored}{licence}")
-        for path in expert.weight_files().values():
-            if cure := cure_of(path, expert.weight_source()):
-                yield Problem(MISSING, str(path), cure)
         for source, found in data.items():
             faults, of_all = some_file_faults(expert, found.clips)
             if of_all:
@@ -177,13 +173,15 @@ def _bank_bytes(recipe: schema.Recipe, data: Data, name: str) -> float:
 
 def _model(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
     absent = set()
-    for side, encoder in (("audio", recipe.model.audio), ("text", recipe.model.text)):
-        fact, missing = encoder.plan_facts()
-        yield Row(f"model {side}", fact)
-        yield from (Problem(MISSING, *one) for one in missing)
-        if fault := encoder.plan_fault():
+    problems = {key: [need.problem() for need in part.needs()] for key, part in recipe.model.parts.items()}
+    yield from (Problem(MISSING, *one) for found in problems.values() for one in found if one)
+    for side, encoder in recipe.model.encoders.items():
+        folders = [str(folder) for need in encoder.needs() if need.model and (folder := need.folder())]
+        yield Row(f"model {side}", f"{encoder.description}{', in ' if folders else ''}{''.join(folders)}")
+        if fault := encoder.size_fault():
             yield Problem(MISTAKE, f"model.{side}", fault)
-        absent |= {side} if missing and (side == "text" or encoder.hub_model) else set()
+        if any(problems[side]) and (side == "text" or any(need.model for need in encoder.needs())):
+            absent.add(side)  # it cannot be built
     for source, found in data.items():
         if fault := recipe.model.text.texts_fault([text for clip in found.clips for text in clip.captions]):
             yield Problem(MISTAKE, f"text, data {source}", fault)

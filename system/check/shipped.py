@@ -43,10 +43,8 @@ def copy_recipe(name: str, source: str) -> str:
         raise KitError(f"{out} already exists; choose another name, or delete it")
     text = re.sub("^name: .*$", f"name: {name}", shipped[found[0]].read_text(encoding="utf-8"), flags=re.M)
     write_text(out, re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M))
-    from system.check.download import published_files
     from system.recipe.load import load_recipe
 
-    model = load_recipe(out).recipe.model
-    fetches = any(one.hub_model for one in model.audio.experts.values()) or any(published_files(model))
+    fetches = any(part.needs() for part in load_recipe(out).recipe.model.parts.values())
     steps = f"lbar download {out}, then lbar check {out}" if fetches else f"lbar check {out}"
     return f"wrote {out}, a copy of {found[0]}; next: {steps}"

@@ -65,7 +65,7 @@ def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
     return {
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
-            published=sorted(expert.published_addresses().values()),
+            published=sorted(need.address for need in expert.needs() if need.address),
             unpublished=[],
         )
         for name, expert in recipe.model.audio.experts.items()

@@ -1,17 +1,12 @@
-"""Interface of settings of all encoders.
+"""The common interface of the settings of audio and text encoders."""
 
-The common interface of the settings of audio and text encoders. Never imports torch.
-"""
-
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ValidationInfo
 
-from data_tools.classify.model_files import folder_problem, local_folder
-from data_tools.datasets.download import FETCH_AGAIN, content_problem, cure_of
-from data_tools.settings import Size, Strict
+from data_tools.settings import Size
+from system.audio.base import Needing
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:
@@ -35,24 +30,7 @@ def excluded(names: Iterable[str]) -> Any:
     return found
 
 
-Facts: TypeAlias = tuple[str, list[tuple[str, str]]]  # a description; missing files, each with how to get it
-
-
-def hub_facts(title: str, fact: str, folder: Path | None) -> Facts:
-    """Describe a hub model as text; return the text, and problems, [(title, message)], if it is missing or damaged.
-
-    title: Name of the Hugging Face model. fact: The text; the model's folder is added if the model is complete.
-    folder: Folder of the model on this machine, or None.
-    """
-    if folder is None:
-        cure = "fetch the model with lbar download RECIPE"
-        return fact, [(title, f"the model is neither a folder nor in the hub's cache; {cure}")]
-    if problem := folder_problem(folder):
-        return fact, [(title, f"{folder}: {problem}; name a folder that contains a model, or a hub name")]
-    return f"{fact}, in {folder}", []
-
-
-class EncoderKind(Strict):
+class EncoderKind(Needing):
     """Settings of one kind of encoder, as in a recipe.
 
     file_settings: Names of the settings that contain paths on this machine. A trained model may be opened with other
@@ -62,7 +40,6 @@ class EncoderKind(Strict):
     kind: str
 
     file_settings: ClassVar[frozenset[str]] = frozenset()
-    licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
 
     @property
     def embeds_series(self) -> bool:
@@ -87,17 +64,6 @@ class EncoderKind(Strict):
         """Whether all weights of the encoder are published, so that it is useful before any training."""
         return False
 
-    def weight_files(self) -> dict[str, Path]:
-        """Return a dict from setting to path, for every setting with the path of a published weight file.
-
-        An exported model does not contain these files.
-        """
-        return {}
-
-    def published_address(self) -> str:
-        """Return the address where the weight files are published; "" for an encoder without such files."""
-        return ""
-
     def file_checksums(self) -> dict[str, str]:
         """Return a dict from file name to sha256, for every file that determines the encoder's output.
 
@@ -105,32 +71,11 @@ class EncoderKind(Strict):
         """
         return {}
 
-    def missing_files(self) -> Iterator[tuple[str, str]]:
-        """Yield the setting and an error message for each missing or damaged published file."""
-        for name, path in self.weight_files().items():
-            if not path.is_file():
-                address = self.published_address()
-                yield name, f"{self.kind}: the weight file {path} is missing; download it to this path from {address}"
-            elif problem := content_problem(path):
-                yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
+    def size_fault(self) -> str | None:
+        """Return why the settings do not fit the published model on this machine; None if they fit."""
+        return None
 
     @property
-    def hub_model(self) -> str | None:
-        """Name of the Hugging Face model that the encoder is built from; None for other encoders."""
-        return None
-
-    def file_problems(self) -> list[tuple[str, str]]:
-        """Return the path of each missing or damaged weight file, with the advice that `check` prints."""
-        source = f"published at {self.published_address()}"
-        cures = [(str(path), cure_of(path, source)) for path in self.weight_files().values()]
-        return [(path, cure) for path, cure in cures if cure]
-
-    def plan_fault(self) -> str | None:
-        """Return why the settings do not fit the encoder's published model on this machine; None if they fit."""
-        return None
-
-    def plan_facts(self) -> Facts:
-        """Return a description of the encoder for the verb `check`, and a list of its missing files."""
-        if self.hub_model is not None:
-            return hub_facts(f"{self.kind} {self.hub_model}", self.hub_model, local_folder(self.hub_model))
-        return self.kind, self.file_problems()
+    def description(self) -> str:
+        """What `check` says about the encoder."""
+        return self.kind

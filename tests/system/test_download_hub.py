@@ -60,20 +60,18 @@ def test_download_fetches_the_hub_model_of_an_expert(
 ) -> None:
     path = str(with_expert(world, tmp_path))
     assert main(["download", path, "--show"]) == 0
-    assert "missing  owner/clap/model.safetensors  audio model owner/clap" in capsys.readouterr().out
+    assert "missing  owner/clap  audio model" in capsys.readouterr().out
     assert hub == []
     for state in ("fetched", "here"):
         assert main(["download", path]) == 0
         output = capsys.readouterr().out
-        assert output.startswith(f"{state:8} {tmp_path}/hub/")
-        assert f"{COMMIT}/model.safetensors  audio model owner/clap" in output
+        assert output.startswith(f"{state:8} owner/clap  audio model in {tmp_path}/hub/")
     assert hub == ["owner/clap"]
     said = refused(capsys, "download", with_expert(world, tmp_path, weights="owner/other"))
-    assert "heard" in said
     assert "404 for owner/other" in said
     (tmp_path / "empty").mkdir()
     said = refused(capsys, "download", with_expert(world, tmp_path, weights=str(tmp_path / "empty")))
-    assert f"has no weight file {tmp_path}/empty/model.safetensors" in said
+    assert f"{tmp_path}/empty" in said
 
 
 def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path) -> None:
@@ -86,7 +84,6 @@ def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path)
     model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     index = tmp_path / "sharded/model.safetensors.index.json"
     expert = ClapAudio.model_validate(EXPERT | {"weights": str(tmp_path / "sharded")})
-    assert expert.weight_files() == {"weights": index}
     shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     assert len(shards) > 1
     settings = ["config.json", "preprocessor_config.json"]
@@ -104,9 +101,9 @@ def test_download_fetches_the_hub_model_of_an_audio_encoder(
     audio: dict[str, Any] = {"kind": "segments", "network": EXPERT, "trainable": False, "max_seconds": 30}
     path = with_audio(world, tmp_path, audio)
     assert main(["download", str(path), "--show"]) == 0
-    assert "audio model owner/clap: the model is neither a folder" in capsys.readouterr().out
+    assert "missing  owner/clap  audio model" in capsys.readouterr().out
     assert main(["download", str(path)]) == 0
-    assert f"owner/clap, frozen, in {tmp_path}/hub/" in capsys.readouterr().out
+    assert f"fetched  owner/clap  audio model in {tmp_path}/hub/" in capsys.readouterr().out
     assert hub == ["owner/clap"]
     said = refused(
         capsys, "download", with_audio(world, tmp_path, audio | {"network": EXPERT | {"weights": "owner/other"}})

@@ -319,7 +319,7 @@ def test_download_accepts_the_name_of_a_hub_model(
     monkeypatch.chdir(tmp_path)
     assert "cache" in refused(capsys, "download", "facebook/pe-av-small")
     assert main(["download", "facebook/pe-av-small", "--show"]) == 0
-    assert "hub model facebook/pe-av-small: not on this machine" in capsys.readouterr().out
+    assert "missing  facebook/pe-av-small" in capsys.readouterr().out
     assert main(["download", str(hub_folder("clap"))]) == 0
     assert "such" in refused(capsys, "download", "nowhere")
 

@@ -6,7 +6,7 @@ source always computes three, and leaves empty ones out of the mean). With 16 bi
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Literal, NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +14,14 @@ from pydantic import Field, ValidationError, model_validator
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from data_tools.classify.model_files import fetch, folder_problem
 from data_tools.settings import Size, mistakes
 from system.audio import Expert
+from system.audio.base import Need
 from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_length
 from system.audio.waveform import FULL_SCALE, Waveform
 from system.compute.device import on_device, suited_to
 from system.models.audio.base import AudioSettings
 from system.models.audio.encoder import AudioEncoder
-from system.models.base import Facts, hub_facts
 from system.models.batch import Series
 from system.models.embeddings import Embedded
 from system.moments.windows import Grid
@@ -93,17 +92,11 @@ class Segments(AudioSettings):
     def trained_on_captions(self) -> bool:
         return self.audio_network.weights is not None and self.audio_network.trained_on_captions
 
-    @property
-    def hub_model(self) -> str | None:
-        return self.network.hub_model
+    def needs(self) -> list[Need]:
+        return [need._replace(setting=f"network.{need.setting}") for need in self.network.needs()]
 
-    def weight_files(self) -> dict[str, Path]:
-        if self.hub_model:  # several files, fetched together
-            return {}
-        return {f"network.{name}": path for name, path in self.network.weight_files().items()}
-
-    def published_address(self) -> str:
-        return " and ".join(self.network.published_addresses().values())
+    def require_files(self) -> None:
+        self.network.require_files()
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         if self.max_seconds < (self.audio_network.segment_seconds or 0):
@@ -120,24 +113,14 @@ class Segments(AudioSettings):
     def build(self, out: int) -> "SegmentEncoder":
         return SegmentEncoder(self, out)
 
-    def missing_files(self) -> Iterator[tuple[str, str]]:
-        network: Any = self.network
-        if network.hub_model is None:
-            yield from super().missing_files()
-        elif problem := network.problem() or folder_problem(fetch(network.weights)):
-            yield "network.weights", problem
-
     def file_checksums(self) -> dict[str, str]:
-        network: Any = self.network
-        return dict(network.checksums()) if network.hub_model else {}
+        return self.network.checksums() if any(need.model for need in self.needs()) else {}
 
-    def plan_facts(self) -> Facts:
+    @property
+    def description(self) -> str:
         state = "trained" if self.trainable else "frozen"
-        network: Any = self.network
-        if network.hub_model:
-            return hub_facts(f"audio model {network.hub_model}", f"{network.hub_model}, {state}", network.folder)
-        source = " and ".join(str(path) for path in self.weight_files().values()) or "scratch"
-        return f"{self.network.kind}, {state}, from {source}", self.file_problems()
+        source = " and ".join(need.name for need in self.needs()) or "scratch"
+        return f"{self.network.kind}, {state}, from {source}"
 
 
 class SegmentEncoder(AudioEncoder):

@@ -17,7 +17,7 @@ from data_tools.frames import read_frames
 from data_tools.manifest import Text
 from data_tools.moments import read_published
 from data_tools.settings import Size
-from system.audio.base import file_sha256
+from system.audio.base import Need, file_sha256
 from system.compute.device import on_device
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder, TextSettings
@@ -54,9 +54,11 @@ class TextEmbeddings(TextSettings):
             return QueryFiles(Path(self.files[0]), self.queries, self.array)
         return read_vectors(self.files, "caption")
 
-    def file_problems(self) -> list[tuple[str, str]]:
+    def needs(self) -> list[Need]:
         cure = f"write this file with the program that computes your embeddings; {HINT}"
-        return [(path, cure) for path in [*self.files, *self.queries] if not Path(path).exists()]
+        files = [(f"files.{i}", name) for i, name in enumerate(self.files) if not Path(name).is_dir()]
+        files += [(f"queries.{i}", name) for i, name in enumerate(self.queries)]
+        return [Need(setting, name, cure=cure) for setting, name in files]
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
         if not all(Path(path).exists() for path in self.files):

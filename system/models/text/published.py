@@ -6,7 +6,7 @@ SALSA 2024, the 2025 baseline), the mean, or the last token (language models).
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -16,10 +16,11 @@ from pydantic import Field, ValidationError, model_validator
 from torch import nn
 
 from data_tools.classify.embed import limit_length, load_sentence_transformer, model_fingerprint
-from data_tools.classify.model_files import fetch, folder_problem, local_folder, vector_size
+from data_tools.classify.model_files import fetch, local_folder, vector_size
 from data_tools.cli import counted, progress
-from data_tools.errors import DataError, KitError, first_line
+from data_tools.errors import KitError, first_line
 from data_tools.settings import Size, mistakes
+from system.audio.base import Need
 from system.compute.device import on_device
 from system.features.bank import Bank
 from system.models.embeddings import Embedded
@@ -58,18 +59,14 @@ class PublishedText(TextSettings):
     def is_trained(self) -> bool:
         return self.trainable or self.head == "linear"
 
+    def needs(self) -> list[Need]:
+        return [Need("model", self.model, model="text model")]
+
     @property
-    def hub_model(self) -> str:
+    def description(self) -> str:
         return self.model
 
-    def missing_files(self) -> Iterator[tuple[str, str]]:
-        try:
-            if problem := folder_problem(fetch(self.model)):
-                yield "model", f"text model {self.model}: {problem}; name a folder that contains a model"
-        except DataError as error:
-            yield "model", str(error)
-
-    def plan_fault(self) -> str | None:
+    def size_fault(self) -> str | None:
         folder = local_folder(self.model) if self.head == "none" else None
         size = vector_size(folder) if folder else None
         if size is None or size == self.dim:

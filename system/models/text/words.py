@@ -16,6 +16,7 @@ from data_tools.errors import KitError
 from data_tools.files import checksum, replacing
 from data_tools.settings import Size
 from data_tools.words import words_of
+from system.audio.base import Need
 from system.compute.device import on_device
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder, TextSettings
@@ -57,11 +58,9 @@ class WordVectors(TextSettings):
     def is_trained(self) -> bool:
         return False
 
-    def weight_files(self) -> dict[str, Path]:
-        return {"vectors": Path(self.vectors)}
-
-    def published_address(self) -> str:
-        return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
+    def needs(self) -> list[Need]:
+        place = "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
+        return [Need("vectors", self.vectors, place)]
 
     def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
         return WordVectorsEncoder(self)
