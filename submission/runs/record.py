@@ -305,6 +305,7 @@ class EpochLine(Record):
         violations: Share of the pairs that do not match whose score is too high: above the score of the matching pair
             minus the margin of the loss. None without a margin.
         violations_relaxed: The same for the relaxed margin, if the loss has one.
+        times: Seconds of it by what took them: data, step, validation, saving (of the epoch before).
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
         validation: Dict from validation metric to its value.
         spread_of_clips, spread_of_captions: Spread of the directions of the embeddings; near 0 if the model collapses,
@@ -324,6 +325,7 @@ class EpochLine(Record):
     violations_relaxed: float | None = None
     lr: float | None = None
     seconds: float
+    times: dict[str, float] = Field(default_factory=dict)
     skipped: int | None = None
     validation: dict[str, float] = {}
     spread_of_clips: float | None = None

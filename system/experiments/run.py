@@ -206,7 +206,7 @@ def _train_and_rank(
 ) -> None:
     """Train all stages, rank all entries, and write a run's results. began: Start time."""
     from system.training.prepare import build_initial_model, prepare, training_relevance
-    from system.training.tracking import open_tracker
+    from system.training.tracking import Tracking
     from system.training.train import train
 
     recipe = loaded.recipe
@@ -217,7 +217,7 @@ def _train_and_rank(
     on_first(lambda: _rank_zeros(recipe, run, data, model, blind))
     with first_before_others():
         relevance = training_relevance(recipe, data, run.figures / "relevance.svg")
-    train(recipe, run, data, model, relevance, open_tracker(track if is_first() else None, run))
+    train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run))
     if not is_first() or until == "training":
         return
     kept, kept_blind = _results_to_keep(recipe, run, blind)

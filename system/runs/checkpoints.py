@@ -5,6 +5,7 @@ e0012.safetensors  weights after epoch 12, one of the best by a monitored metric
 done.json          exists once the stage is finished: its epochs, steps, best epochs and lines
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,19 +51,24 @@ class Progress:
         lines: Lines of metrics.jsonl, one per finished epoch.
         sums: Sums of the loss and its diagnostics over the epoch so far.
         counted: Steps in these sums, without skipped ones.
-        seconds: Duration of the epoch so far.
+        times: Seconds of the epoch so far, by what took them: data, step, validation, saving.
     """
 
     step: int = 0
     lines: list[EpochLine] = field(default_factory=list)
     sums: dict[str, float] = field(default_factory=dict)
     counted: int = 0
-    seconds: float = 0.0
+    times: dict[str, float] = field(default_factory=dict)
 
-    def add(self, values: dict[str, float] | None, seconds: float) -> None:
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.times[name] = self.times.get(name, 0.0) + time.monotonic() - began
+
+    def add(self, values: dict[str, float] | None) -> None:
         """Count a step. values: Its loss and diagnostics; None if fp16 has skipped the update."""
         self.step += 1
-        self.seconds += seconds
         if values is not None:
             self.counted += 1
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in values.items()}

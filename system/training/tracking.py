@@ -11,8 +11,10 @@ from data_tools.errors import KitError
 from submission.runs.record import EpochLine
 from system.runs.folder import Run
 
-Track = Callable[[Sequence[EpochLine]], None]  # gets all lines so far
 Tracker = Literal["tensorboard", "wandb"]
+Send = Callable[[dict[str, float], int], None]  # values of a step
+
+EVERY = 10  # steps between two points of loss and rate
 
 log = logging.getLogger(__name__)
 
@@ -23,39 +25,39 @@ def require_tracker(name: str | None) -> None:
         raise KitError(f"the package {name} of --track is not installed; pip install {name}")
 
 
-def track_nowhere(lines: Sequence[EpochLine]) -> None:
-    """Send nothing."""
+class Tracking:
+    """Sends the numbers of a run, each step once; one that fails is left with a warning.
 
-
-def open_tracker(name: Tracker | None, run: Run) -> Track:
-    """Return the function that sends new lines of metrics.jsonl to a tracker.
-
-    A resumed run goes on where it was: TensorBoard's files are written anew, W&B finds the run by its id. W&B's own
-    settings count, such as WANDB_MODE=offline and a stored login. A tracker that fails is left with a warning.
+    A resumed run goes on where it was: TensorBoard's files are written anew, from the lines of metrics.jsonl; W&B finds
+    the run by its id. W&B's own settings count, such as WANDB_MODE=offline and a stored login.
     """
-    if name is None:
-        return track_nowhere
-    try:
-        sent, send = (0, _tensorboard(run)) if name == "tensorboard" else _wandb(run)
-    except Exception as error:  # without a login or a network; training does not need them
-        log.warning("%s cannot be used: %s", name, error)
-        return track_nowhere
 
-    def track(lines: Sequence[EpochLine]) -> None:
-        nonlocal sent
-        for step, values in list(metrics_by_step(lines)):
-            if step > sent >= 0:
-                try:
-                    send(values, step)
-                    sent = step
-                except Exception as error:  # of a server, a network, a full disk: training does not need them
-                    log.warning("%s failed and gets no more data of this run: %s", name, error)
-                    sent = -1
+    def __init__(self, name: Tracker | None, run: Run) -> None:
+        self.name, self._send, self._sent = name, None, 0
+        try:
+            if name:
+                self._sent, self._send = (0, _tensorboard(run)) if name == "tensorboard" else _wandb(run)
+        except Exception as error:  # without a login or a network; training does not need them
+            log.warning("%s cannot be used: %s", name, error)
 
-    return track
+    def step(self, step: int, values: dict[str, float]) -> None:
+        """Send the values of a step, counted over all stages."""
+        if self._send is None or step <= self._sent:
+            return
+        try:
+            self._send(values, step)
+            self._sent = step
+        except Exception as error:  # of a server, a network, a full disk: training does not need them
+            log.warning("%s failed and gets no more data of this run: %s", self.name, error)
+            self._send = None
+
+    def lines(self, lines: Sequence[EpochLine]) -> None:
+        """Send what is new in the lines of all epochs so far."""
+        for step, values in metrics_by_step(lines):
+            self.step(step, values)
 
 
-def _tensorboard(run: Run) -> Callable[[dict[str, float], int], None]:
+def _tensorboard(run: Run) -> Send:
     from torch.utils.tensorboard import SummaryWriter
 
     shutil.rmtree(run.folder / "tensorboard", ignore_errors=True)
@@ -69,7 +71,7 @@ def _tensorboard(run: Run) -> Callable[[dict[str, float], int], None]:
     return send
 
 
-def _wandb(run: Run) -> tuple[int, Callable[[dict[str, float], int], None]]:
+def _wandb(run: Run) -> tuple[int, Send]:
     """Return the last step that W&B has of this run, and the function that sends the values of a step."""
     import wandb
 
@@ -92,5 +94,6 @@ def metrics_by_step(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str,
         done = before + (line.step or line.epoch)
         numbers = {name: value for name, value in line.document().items() if isinstance(value, int | float)}
         numbers |= {f"validation/{name}": value for name, value in line.validation.items()}
+        numbers |= {f"seconds/{name}": value for name, value in line.times.items()}
         named = {f"{stage}/{name}": value for name, value in numbers.items() if name not in ("epoch", "step")}
         yield done, {"epoch": line.epoch, **named}

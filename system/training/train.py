@@ -45,7 +45,7 @@ from system.training.moment_validation import MomentValidation
 from system.training.schedule import ends_early, freeze_parts, learning_rate, parameter_groups
 from system.training.step import add_gradients, read_numbers
 from system.training.teachers import open_teachers
-from system.training.tracking import Track
+from system.training.tracking import EVERY, Tracking, metrics_by_step
 from system.training.validation import Validation, collapse_messages
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ Start = schema.FromScratch | schema.FromStage | schema.FromModel
 
 
 def train(
-    recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, track: Track
+    recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, track: Tracking
 ) -> None:
     """Train the stages that are not finished; each begins with the initial model, or with weights that it names.
 
@@ -87,7 +87,7 @@ def train(
                 train_stage(recipe, name, run, data, model, relevance, earlier, track)
         earlier += checkpoints.read_done(folder).lines
     on_first(lambda: run.write_metrics(earlier))
-    track(earlier)
+    track.lines(earlier)
 
 
 def train_stage(
@@ -98,7 +98,7 @@ def train_stage(
     model: RetrievalModel,
     relevance: Relevance | None,
     earlier: list[EpochLine],
-    track: Track,
+    track: Tracking,
 ) -> None:
     """Train one stage from its last state. earlier: Lines of metrics.jsonl of the stages before it."""
     stage, number, device = recipe.stages[name], list(recipe.stages).index(name), model.device
@@ -119,6 +119,8 @@ def train_stage(
     if not at.step:
         _load_start(name, stage.start_from, run, model, Path(recipe.banks))
     on_first(lambda: run.write_metrics([*earlier, *at.lines]))
+    track.lines([*earlier, *at.lines])
+    before = max((step for step, _ in metrics_by_step(earlier)), default=0)  # of other stages
     made_of = sampler, data.features, relevance, device, teachers, recipe.model.audio.training_frames
     pad_to_batch = not recipe.model.embeds_in_chunks
     made = read_batches(*made_of, stage.grad_cache_chunk, pad_to_batch, step=at.step)
@@ -131,17 +133,18 @@ def train_stage(
         _interrupts() as asked,
     ):
         while at.step < total and not (at.step % steps == 0 and ends_early(stage.stop, at.history)):
-            began = time.monotonic()
             seed_generators(int(np.random.SeedSequence([recipe.seed, number, at.step]).generate_state(1)[0]))
             freeze_parts(model, stage.optimizer, at.step, trained)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(stage, group["base_lr"], at.step, steps, at.history)
-            batch = next(batches)
-            optimizer.zero_grad()
-            found = add_gradients(model, batch, stage, precision, scaler)
-            scaler.unscale_(optimizer)
-            found["norm"] = clip_grad_norm_(trained, stage.max_grad_norm or math.inf)
-            values = read_numbers(found)
+            with at.timed("data"):
+                batch = next(batches)
+            with at.timed("step"):
+                optimizer.zero_grad()
+                found = add_gradients(model, batch, stage, precision, scaler)
+                scaler.unscale_(optimizer)
+                found["norm"] = clip_grad_norm_(trained, stage.max_grad_norm or math.inf)
+                values = read_numbers(found)  # waits for the GPU
             is_finite = math.isfinite(values["loss"]) and math.isfinite(values.pop("norm"))
             if not (is_finite or scaler.is_enabled()):
                 raise KitError(f"stage {name}, step {at.step}: loss or gradients are not finite; {_lower_rate(folder)}")
@@ -149,8 +152,11 @@ def train_stage(
             scaler.update()
             if scaler.is_enabled() and scaler.get_scale() < LEAST_SCALE:
                 raise KitError(f"stage {name}, step {at.step}: fp16 overflows at every scale; set precision to bf16")
-            at.add(values if is_finite else None, time.monotonic() - began)
+            at.add(values if is_finite else None)
             bar.advance(1, f"loss {values['loss']:.4f}" if is_finite else "update skipped")
+            if at.step % EVERY == 0 and at.step % steps:
+                rate = optimizer.param_groups[0]["lr"]
+                track.step(before + at.step, {f"{name}/steps/loss": values["loss"], f"{name}/steps/lr": rate})
             if ends_epoch := at.step % steps == 0:
                 _finish_epoch(name, at, steps, optimizer, model, validate, folder)
                 on_first(lambda: run.write_metrics([*earlier, *at.lines]))
@@ -158,10 +164,11 @@ def train_stage(
             if ends_epoch or time.monotonic() - saved > 60 * (stage.save_minutes or math.inf) or stops:
                 saved = time.monotonic()
                 if is_first():
-                    keep = stage.monitor.keep
-                    checkpoints.save(folder, at, keep, ends_epoch, precision, model, optimizer=optimizer, scaler=scaler)
+                    keep, parts = stage.monitor.keep, {"optimizer": optimizer, "scaler": scaler}
+                    with at.timed("saving"):
+                        checkpoints.save(folder, at, keep, ends_epoch, precision, model, **parts)
             if ends_epoch:
-                track([*earlier, *at.lines])
+                track.lines([*earlier, *at.lines])
             if stops:
                 log.warning("stopped at step %d of stage %s", at.step, name)
                 raise KeyboardInterrupt
@@ -184,21 +191,23 @@ def _finish_epoch(
     folder: Path,
 ) -> None:
     """Validate the model, and add the epoch's line of metrics."""
-    began, skipped = time.monotonic(), steps - at.counted
+    skipped = steps - at.counted
     broadcast_from_first(model)
     if not at.counted:
         raise KitError(f"stage {name}, step {at.step}: fp16 skipped all updates of an epoch; set precision to bf16")
-    values, spreads = on_first(lambda: validate(model))
+    with at.timed("validation"):
+        values, spreads = on_first(lambda: validate(model))
     if lost := [f"{metric} {value}" for metric, value in values.items() if not math.isfinite(value)]:
         raise KitError(
             f"stage {name}, step {at.step}: validation is not finite ({', '.join(lost)}); {_lower_rate(folder)}"
         )
     figures = {"stage": name, "epoch": at.step // steps, "step": at.step}
     figures |= {key: value / at.counted for key, value in at.sums.items()} | ({"skipped": skipped} if skipped else {})
-    figures |= {"lr": optimizer.param_groups[0]["lr"], "seconds": round(at.seconds + time.monotonic() - began, 2)}
+    times = {key: round(seconds, 2) for key, seconds in at.times.items()}
+    figures |= {"lr": optimizer.param_groups[0]["lr"], "seconds": round(sum(at.times.values()), 2), "times": times}
     line = EpochLine.model_validate(figures | spreads | {"validation": values, "collapsed": collapse_messages(spreads)})
     at.lines.append(line)
-    at.sums, at.counted, at.seconds = {}, 0, 0.0
+    at.sums, at.counted, at.times = {}, 0, {}
     shown = " ".join(f"{metric} {format_metric(metric, value)}" for metric, value in values.items())
     log.info("stage %s, epoch %d: training loss %.4f; validation %s", name, line.epoch, line.loss, shown)
     for sign in line.collapsed:

@@ -31,7 +31,7 @@ def digest(folder: Path) -> str:
 
 def lines(run: Path) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "times")} for line in found]
 
 
 def rewrite(path: Path, **changes: Any) -> None:

@@ -36,7 +36,8 @@ def of_metrics(run: Path) -> Told:
 def of_tensorboard(run: Path) -> Told:
     read = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
     read.Reload()
-    return {name: [(event.step, event.value) for event in read.Scalars(name)] for name in read.Tags()["scalars"]}
+    names = [name for name in read.Tags()["scalars"] if "/steps/" not in name]
+    return {name: [(event.step, event.value) for event in read.Scalars(name)] for name in names}
 
 
 def assert_same(found: Told, expected: Told) -> None:

@@ -254,7 +254,7 @@ def test_signal_during_training_saves_its_state_and_prints_how_to_resume(
     assert capsys.readouterr().err.endswith("run the same command again\n")
     assert "stopped at step 5 of stage pretrain" in (tmp_path / "run/log.txt").read_text()
     assert signal.getsignal(number) == before
-    kept = (checkpoints.load_state(tmp_path / "run/pretrain") or {})["progress"].seconds
+    kept = sum((checkpoints.load_state(tmp_path / "run/pretrain") or {})["progress"].times.values())
     assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
     assert digest(tmp_path / "run") == digest(unbroken)
     lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
