@@ -1,4 +1,4 @@
-"""READMEs and code agree: every file is in a tree, every link leads somewhere, every figure stands once, every command
+"""READMEs and code agree: every link leads somewhere, every figure stands once, every command
 opens, every example works."""
 
 import argparse
@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import trees
 import typer
 
 from data_tools import cli
@@ -29,11 +28,6 @@ def readmes(root: Path) -> list[Path]:
 def prose(path: Path) -> str:
     """A README without its code blocks."""
     return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("floor", ROOMS)
-def test_file_trees_in_readmes_show_the_first_line_of_each_module(root: Path, floor: str) -> None:
-    assert (root / floor / "README.md").read_text() == trees.with_tree(root / floor), "run tests/helpers/trees.py"
 
 
 def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
