@@ -202,7 +202,8 @@ def locate(
     cache: Cache = None,
 ) -> None:
     """Find the times of queries in long recordings."""
-    from system.ranking.locate import Sliding, locate_files
+    from system.ranking.locate import locate_files
+    from system.ranking.windows import Sliding
     from system.runs.rankers import open_ranker
 
     models = [model, *also]

@@ -32,7 +32,7 @@ from system.moments.windows import Grid, label_frames, runs_of_true
 from system.recipe import schema
 
 if TYPE_CHECKING:
-    from system.ranking.frame_series import Located
+    from system.ranking.windows import Located
     from system.recipe.data import Data
 
 DRAWS = 20  # draws of random windows
@@ -68,7 +68,8 @@ def require_rankable_moments(recipe: schema.Recipe, data: "Data") -> None:
     windows. A rank entry may name a data source `fit`. A few numbers of the model's score are fitted to the moments of
     this source, so all of them must have windows.
     """
-    from system.ranking.frame_series import REPAIR_RECORDINGS, describe_unreadable, require_short_recordings
+    from system.ranking.locate import REPAIR_RECORDINGS, describe_unreadable
+    from system.ranking.windows import require_short_recordings
 
     why = data.features.broken
     for name, entry in recipe.rank_moments.items():
@@ -97,8 +98,7 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
 
     Files with the windows, the queries and a submission are written. Returns: Dict from rank entry to its result.
     """
-    from system.ranking.frame_series import find_windows, fit_score
-    from system.ranking.locate import score_moment_recordings
+    from system.ranking.windows import find_windows, fit_score, score_recordings
     from system.runs.open import describe_fit
 
     recipe, data, results = models.recipe, models.data, {}
@@ -117,12 +117,12 @@ def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
         if entry.fit is not None:
             readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
             known = inside_recordings(readable, data.readable_clips(entry.fit))
-            series = score_moment_recordings(chosen.model, data.readable_clips(entry.fit), known, data.features)
-            score = fit_score(score, series, known, f"rank entry {name}")
+            series = score_recordings(chosen.model, data.readable_clips(entry.fit), known, data.features)
+            score = fit_score(score, series, known, f"rank entry {name}", strict=False)
             fitted = score.trained_numbers()
             origin = describe_fit(origin, entry.fit)
-        series = score_moment_recordings(chosen.model, clips, moments, data.features)
-        located = find_windows(score, series, entry.windows, entry.decoding)
+        series = score_recordings(chosen.model, clips, moments, data.features)
+        located = find_windows([(score, series)], entry.decoding, entry.windows)
         files = Files.of(models.run.folder, name)
         truth = _write_files(files, located, moments, by_id, edition)
         result: dict[str, object] = {

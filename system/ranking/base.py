@@ -24,7 +24,7 @@ from system.ranking.listing import Listed
 
 if TYPE_CHECKING:
     from system.batches.loader import Taught
-    from system.ranking.frame_series import Located
+    from system.ranking.windows import Located
 
 # Q queries, C clips
 

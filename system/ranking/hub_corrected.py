@@ -19,7 +19,7 @@ from system.ranking.hubs import Correction, Hubs, Kind, correct_scores, measure_
 from system.ranking.listing import Listed
 
 if TYPE_CHECKING:
-    from system.ranking.frame_series import Located
+    from system.ranking.windows import Located
 
 FACTS, VALIDATED = "hub correction", "validation mAP@10"  # keys of a score matrix's facts
 KINDS: tuple[Kind, ...] = ("none", "inverted_softmax", "qb_norm", "csls")

@@ -7,13 +7,10 @@ A model of moments scores frames. A model that compares frames with words scores
 whole clips scores pieces of the recording, which a sliding window cuts out.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
-
-import torch
+from typing import Any, get_args
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
@@ -23,29 +20,18 @@ from data_tools.moments import Moment, by_name, inside_recordings, read_moments,
 from submission.editions import Edition, format_metric, get_moments_edition
 from submission.formats.moments import Moments, read_moment_truth, windows_by_query, write_scored_moments
 from submission.metrics.summary import Summary, format_interval, summarise_moments
-from system.features.extract import Features
-from system.features.pieces import pieces_of
-from system.models.embeddings import Embedded, Embeddings, Ragged
-from system.models.retrieval import RetrievalModel
 from system.models.scores import MomentScore
-from system.moments.windows import By, Decoding, Grid
+from system.moments.windows import By, Decoding
 from system.ranking.base import Ranker
-from system.ranking.embedding import embed_clips, embed_texts
-from system.ranking.frame_series import (
-    REPAIR_RECORDINGS,
-    FrameSeries,
-    Located,
-    describe_unreadable,
-    find_windows,
-    find_windows_by_several,
-    fit_score,
-    frame_series,
-)
 from system.ranking.hub_corrected import HubCorrectedRanker
 from system.ranking.model import ModelRanker
+from system.ranking.windows import FrameSeries, Located, Sliding, find_windows, fit_score, score_recordings
 
 # Q queries, T frames
 
+REPAIR_RECORDINGS = (
+    "repair or fetch these recordings; or make the moments file again without them, unless it is a blind list"
+)
 WAYS: tuple[By, ...] = get_args(By)  # ways to find windows; the first is the default
 
 
@@ -65,13 +51,6 @@ class MomentQueries:
         """Return a copy with only the moments of recordings whose id is in `ids`."""
         recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
         return MomentQueries([moment for moment in self.moments if moment.clip in recordings], recordings)
-
-
-class Sliding(NamedTuple):
-    """Window that slides over recordings for models of whole clips: pieces of `seconds`, one every `hop` seconds."""
-
-    seconds: float
-    hop: float
 
 
 def read_moment_queries(manifest: Path, path: Path, split: str | None) -> MomentQueries:
@@ -207,7 +186,7 @@ def locate(
             ranker.require_known_words([Query(id=one.id, text=one.text, relevant=None) for one in queries.moments])
         score = ranker.windows.score if ranker.windows else MomentScore()
         if fit is not None:
-            known, series = score_recordings(ranker, fit, sliding, strict=False)
+            known, series = score_queries(ranker, fit, sliding, strict=False)
             start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
             score = fit_score(start, series, known, ranker.name)
         elif not isinstance(ranker.model.score, MomentScore):
@@ -220,7 +199,7 @@ def locate(
                 f"model {ranker.name} was published without a way to find windows by overlap; add --fit SPLIT, which "
                 "fits this model to a split with known windows, or rank with only this model and --by thresholds"
             )
-        members.append((score, score_recordings(ranker, queries, sliding)[1]))
+        members.append((score, score_queries(ranker, queries, sliding)[1]))
     published = None if fit is not None else members[0][0].published_threshold
     usual = next((one.windows.decoding for one in rankers if isinstance(one, ModelRanker) and one.windows), Decoding())
     decoding = Decoding(
@@ -232,12 +211,10 @@ def locate(
     )
     if by == "thresholds" and (heard or mean_edges):
         raise KitError("--heard and --mean-edges do not work with --by thresholds; leave them out")
-    if len(members) > 1:
-        return find_windows_by_several(members, decoding)
-    return find_windows(*members[0], by or (WAYS[0] if published is None else "thresholds"), decoding)
+    return find_windows(members, decoding, by or (WAYS[0] if published is None else "thresholds"))
 
 
-def score_recordings(
+def score_queries(
     ranker: ModelRanker, queries: MomentQueries, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
     """Return the moments of readable recordings, and the scores of these recordings' frames.
@@ -255,91 +232,17 @@ def score_recordings(
         raise KitError(f"{broken_recordings} cannot be read; {REPAIR_RECORDINGS}")
     queries = queries.only_recordings(features.keys)
     recordings = list(queries.recordings.values())
-    if isinstance(model.score, MomentScore):
-        series = score_moment_recordings(model, recordings, queries.moments, features)
-    elif ranker.score.of_series:
-        series = _score_frames_by_words(model, recordings, queries, features)
-    else:
-        series = _score_pieces(model, recordings, queries, features, sliding)
-    return queries.moments, series
+    by_pieces = None if isinstance(model.score, MomentScore) or ranker.score.of_series else sliding
+    return queries.moments, score_recordings(model, recordings, queries.moments, features, by_pieces)
 
 
-def score_moment_recordings(
-    model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
-) -> FrameSeries:
-    """Score all frames of each moment's recording against the text of the moment, by a model of moments.
+def describe_unreadable(broken: Mapping[str, str], recordings: Collection[str]) -> str:
+    """Return a text with the number of unreadable recordings, and the first of them with the reason.
 
-    Raises the errors of frame_series.
+    broken: Dict from the id of a recording to the reason. recordings: Ids of all recordings.
     """
-    clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
-    captions = embed_texts(model, [moment.text for moment in moments])
-    clip_of = [row[moment.clip] for moment in moments]
-    return frame_series(model, clips, recordings, clip_of, captions, features.grids)
-
-
-def _score_frames_by_words(
-    model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features
-) -> FrameSeries:
-    """Score the frames of recordings by a model that compares frames with words.
-
-    Every frame is scored like a clip that consists of one frame.
-    If the audio encoder has one expert, and returns as many frames as the expert, the expert's times are used.
-    Otherwise the recording is divided into equal parts, one per frame.
-    """
-    embedded = embed_clips(model, recordings, features)
-    if not isinstance(embedded, Ragged):
-        raise TypeError("the model must return one series of frames per recording (Ragged)")
-    lengths = embedded.lengths.tolist()
-    grids = []
-    for clip, length in zip(recordings, lengths, strict=True):
-        if not clip.seconds:
-            raise KitError(
-                f"recording {clip.id} has no length, which windows need; add `seconds` to its line in the manifest"
-            )
-        name, *others = features.banks
-        is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
-        part = clip.seconds / length
-        grids.append(features.grids[name] if is_one_each else Grid(part, part / 2))
-    parts = embedded.values.split(lengths)
-    ones = [torch.ones(length, dtype=torch.int64, device=embedded.lengths.device) for length in lengths]
-    clips = [Embedded(part[:, None], one) for part, one in zip(parts, ones, strict=True)]
-    return _score_frames(model, clips, recordings, grids, queries)
-
-
-def _score_pieces(
-    model: RetrievalModel, recordings: Sequence[Clip], queries: MomentQueries, features: Features, sliding: Sliding
-) -> FrameSeries:
-    """Score the frames of recordings by a model of whole clips, which scores pieces of the recordings.
-
-    A frame is one hop long. Its score is the score of the piece around it.
-    """
-    pieces, of_pieces = pieces_of(recordings, features, sliding.seconds, sliding.hop)
-    embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
-    bounds = torch.tensor([0, *(len(each) for each in pieces)]).cumsum(0).tolist()
-    clips = [embedded.rows(list(range(first, end))) for first, end in pairwise(bounds)]
-    return _score_frames(model, clips, recordings, [Grid(sliding.hop, sliding.hop / 2)] * len(recordings), queries)
-
-
-def _score_frames(
-    model: RetrievalModel,
-    clips: Sequence[Embeddings],
-    recordings: Sequence[Clip],
-    grids: Sequence[Grid],
-    queries: MomentQueries,
-) -> FrameSeries:
-    """Score each query against every frame of the query's recording.
-
-    A frame is scored like a separate clip. clips: For each recording, the embeddings of its frames. grids: For each
-    recording, the times of its frames.
-    """
-    captions = embed_texts(model, [moment.text for moment in queries.moments])
-    values, edges, of_query = [], [], []
-    with torch.inference_mode():
-        for query, number in enumerate(queries.rows_among(recordings)):
-            values.append(model.score(clips[number], captions.rows([query]))[:, 0].float().cpu())
-            edges.append(grids[number].edges(clips[number].size, recordings[number].seconds or float("inf")))
-            of_query.append(grids[number])
-    return FrameSeries(values, edges, of_query)
+    clip, reason = next(iter(broken.items()))
+    return f"{len(broken):,} of {counted(len(recordings), 'recording', ',')} (first {clip}: {reason})"
 
 
 def truth_file(path: Path) -> Path:

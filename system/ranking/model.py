@@ -24,9 +24,9 @@ from system.models.scores import Cosine, MomentScore, ScoreSettings
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.base import Hit, Pool, Ranker
 from system.ranking.embedding import embed_pool, embed_texts, vectors
-from system.ranking.frame_series import Located, find_windows, frame_series
 from system.ranking.index import VectorIndex, build_index
 from system.ranking.listing import Listed
+from system.ranking.windows import Located, find_windows, frame_series
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class ModelRanker(Ranker):
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
         series = frame_series(self.model, clips, recordings, range(len(rows)), captions, self.source.grids)
-        return find_windows(windows.score, series, windows.by, windows.decoding)
+        return find_windows([(windows.score, series)], windows.decoding, windows.by)
 
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
         """Return the items of `texts` without any word that the model knows."""

@@ -22,7 +22,7 @@ from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.moments.windows import Decoding
 from system.ranking.embedding import embed_clips, embed_texts
-from system.ranking.frame_series import find_windows, frame_series, require_moment_score, require_short_recordings
+from system.ranking.windows import find_windows, frame_series, require_short_recordings
 from system.recipe import schema
 from system.recipe.data import Data
 from system.training.validation import collapse_diagnostics
@@ -98,7 +98,7 @@ class MomentValidation:
         if schema.OF_WINDOWS & set(monitor.metrics):
             series = frame_series(model, clips, self.clips, self.clip_of, captions, self.features.grids)
             decoding = monitor.decoding or Decoding()
-            found = find_windows(require_moment_score(model), series, monitor.windows or "overlap", decoding)
+            found = find_windows([(model.moments, series)], decoding, monitor.windows or "overlap")
             predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
             values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)

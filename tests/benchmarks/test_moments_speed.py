@@ -24,7 +24,7 @@ from system.moments.windows import (
     label_frames,
     overlap_windows,
 )
-from system.ranking.frame_series import FITTED_TOGETHER, FrameSeries, find_windows, fit_score
+from system.ranking.windows import FITTED_TOGETHER, FrameSeries, find_windows, fit_score
 
 pytestmark = pytest.mark.benchmark
 
@@ -40,7 +40,7 @@ def test_moment_search_of_the_size_of_the_castella_test_split_takes_at_most_60_s
     series = FrameSeries(values, [grid.edges(frames, SECONDS)] * QUERIES, [grid] * QUERIES)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    located = find_windows(MomentScore(), series, by, Decoding())
+    located = find_windows([(MomentScore(), series)], Decoding(), by)
     found = {str(number): [list(window) for window in one.windows] for number, one in enumerate(located)}
     decoding = time.perf_counter() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -98,7 +98,7 @@ def test_finding_windows_by_overlap_takes_a_third_of_the_time_of_scoring_every_w
         expected = by_whole_tables(values, edges)
         seconds["tables"].append(time.perf_counter() - began)
         began = time.perf_counter()
-        located = find_windows(MomentScore(), series, "overlap", Decoding())
+        located = find_windows([(MomentScore(), series)], Decoding())
         seconds["sums"].append(time.perf_counter() - began)
     for one, other in zip(located, expected, strict=True):
         assert np.abs(np.array(one.windows) - np.array(other)).max() < 1e-9

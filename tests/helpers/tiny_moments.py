@@ -54,7 +54,7 @@ def moments_of(manifest: Path) -> list[Moment]:
 @pytest.fixture
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits of four numbers take fewer steps; how well they fit is tested elsewhere."""
-    monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 15)
+    monkeypatch.setattr("system.ranking.windows.FIT_STEPS", 15)
 
 
 def recipe(manifest: Path, folder: Path, **changes: Any) -> dict[str, Any]:

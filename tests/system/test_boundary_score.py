@@ -18,7 +18,7 @@ from system.moments.labellings import (
     raise_scores,
 )
 from system.moments.windows import Grid
-from system.ranking.frame_series import FrameSeries, fit_score
+from system.ranking.windows import FrameSeries, fit_score
 
 # The chain of one recording: scores, enter, leave, each (T,) float64
 Chain = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -28,8 +28,7 @@ from submission.runs.record import RunResult
 from system.__main__ import main
 from system.experiments.ranked_moments import _metrics_of_new_texts, _metrics_of_random_windows
 from system.moments.windows import Decoding, Found
-from system.ranking.frame_series import Located, find_windows, require_moment_score
-from system.ranking.locate import score_moment_recordings
+from system.ranking.windows import Located, find_windows, score_recordings
 from system.recipe.data import load_data
 from system.runs.open import open_trained, score_of_windows
 from system.runs.rankers import clips_to_rank, open_ranker
@@ -71,7 +70,7 @@ def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
     trained, expected = open_trained(run), result_of(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
     watched = {"evaluation": (data.readable_clips("evaluation"), data.moments["evaluation"])}
-    series = score_moment_recordings(trained.model, *watched["evaluation"], data.features)
+    series = score_recordings(trained.model, *watched["evaluation"], data.features)
 
     def found(**monitor: Any) -> dict[str, float]:
         changed = stage.model_copy(update={"monitor": stage.monitor.model_copy(update=monitor)})
@@ -84,7 +83,7 @@ def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
         assert each == {"loss": each["loss"]} | {
             name: pytest.approx(figures[name], abs=1e-9) for name in each.keys() - {"loss"}
         }
-    by_overlap = find_windows(require_moment_score(trained.model), series, "overlap", Decoding())
+    by_overlap = find_windows([(trained.model.moments, series)], Decoding())
     predictions = {str(n): [list(window) for window in one.windows] for n, one in enumerate(by_overlap)}
     truth = {str(n): [list(window) for window in one.windows or []] for n, one in enumerate(data.moments["evaluation"])}
     expected_map = metric_values(score_moments(predictions, truth), get_moments_edition().metrics)["mAP"]
@@ -256,7 +255,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "recording" in capsys.readouterr().err
-    monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 90)
+    monkeypatch.setattr("system.ranking.windows.MAX_FRAMES", 90)
     too_long = "validation_000.wav has 101 frames, but the limit is 90"
     assert too_long in refused({})
     assert main(["run", "--until=training", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1

@@ -13,7 +13,7 @@ import torch
 from data_tools.moments import Moment
 from system.models.scores import MomentScore
 from system.moments.windows import Decoding, Grid
-from system.ranking.frame_series import FrameSeries, find_windows, find_windows_by_several, fit_score
+from system.ranking.windows import FrameSeries, find_windows, fit_score
 
 COARSE = [0.1, 0.8, 0.9, 0.7, 0.2, 0.4]  # frames of 1 s
 FINE = [0.1, 0.2, 0.3, 0.9, 0.9, 0.9, 0.8, 0.1, 0.1, 0.1, 0.6, 0.1]  # frames of 0.5 s
@@ -43,8 +43,7 @@ def found(models: list[list[float]], seconds: float = 6.0, by: Any = "overlap", 
     """Windows of one recording and the probabilities of its frames, by one model or several."""
     settings = Decoding(**{"windows": 3} | decoding)
     members = [(score_of(), series_of(one, seconds=seconds)) for one in models]
-    several = len(members) > 1
-    (located,) = find_windows_by_several(members, settings) if several else find_windows(*members[0], by, settings)
+    (located,) = find_windows(members, settings, by)
     return [tuple(window) for window in located.windows], located.frames
 
 
@@ -118,6 +117,6 @@ def test_fitted_scale_offset_and_transitions_stay_as_they_are() -> None:
     score = fit_score(score_of(), series_of(*recordings), moments, "a model")
     numbers = {"scale": 1.2249, "offset": 0.4197, "enter": -0.9499, "leave": 0.9628}
     assert score.trained_numbers() == pytest.approx(numbers, abs=5e-4)
-    firsts = [one.windows[0] for one in find_windows(score, series_of(*recordings), "overlap", Decoding())]
+    firsts = [one.windows[0] for one in find_windows([(score, series_of(*recordings))], Decoding())]
     expected = [(1, 4, 0.62965), (2, 3, 0.08963), (0, 1, 0.56393), (4, 5, 0.41057)]
     assert firsts == [pytest.approx(window, abs=5e-4) for window in expected]

@@ -20,7 +20,7 @@ from system.moments.windows import (
     overlap_windows,
     refine_edges,
 )
-from system.ranking.frame_series import FrameSeries, find_windows, find_windows_by_several, fit_score
+from system.ranking.windows import FrameSeries, find_windows, fit_score
 
 
 def series(*rows: tuple[list[float], float]) -> FrameSeries:
@@ -36,8 +36,8 @@ class TestSeveral:
     def test_moment_windows_of_a_model_averaged_with_itself_equal_its_windows(self) -> None:
         score = MomentScore()
         asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
-        alone = find_windows(score, asked, "overlap", Decoding())
-        for one, other in zip(find_windows_by_several([(score, asked)] * 2, Decoding()), alone, strict=True):
+        alone = find_windows([(score, asked)], Decoding())
+        for one, other in zip(find_windows([(score, asked)] * 2, Decoding()), alone, strict=True):
             assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
             assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
             assert one.frames == pytest.approx(other.frames, abs=1e-12)
@@ -75,7 +75,7 @@ class TestSeveral:
         values = torch.tensor([0.0] * 50 + [1.0] * 11)
         grid = Grid(1.0, 0.5)
         asked = FrameSeries([values], [grid.edges(61, 60.0)], [grid])
-        (found,) = find_windows(MomentScore(), asked, "overlap", Decoding())
+        (found,) = find_windows([(MomentScore(), asked)], Decoding())
         assert found.windows[0][:2] == (50, 60)
         assert found.windows[0].score > 0.9
 
@@ -83,7 +83,7 @@ class TestSeveral:
         grid = Grid(1.0, 0.5)
         values = torch.tensor([0.0] * 6 + [1.0] * 2)
         asked = FrameSeries([values], [grid.edges(8, 7.6)], [grid])
-        (found,) = find_windows(MomentScore(), asked, "overlap", Decoding(round_to=1))
+        (found,) = find_windows([(MomentScore(), asked)], Decoding(round_to=1))
         assert found.windows[0][:2] == (6, 8)
         assert found.windows[0].score > 0.9
 
@@ -91,14 +91,6 @@ class TestSeveral:
         asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
         found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
         assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
-
-    def test_partial_last_frame_is_averaged_over_its_width(self) -> None:
-        """A last frame of half a second."""
-        grid = Grid(1.0, 0.5)
-        asked = FrameSeries([torch.tensor([0.0, 0.0, 0.9])], [grid.edges(3, 2.5)], [grid])
-        (found,) = find_windows_by_several([(MomentScore(), asked)], Decoding())
-        (expected,) = find_windows(MomentScore(), asked, "overlap", Decoding())
-        assert found.frames == pytest.approx(expected.frames, abs=1e-9)
 
     def test_fifteen_separate_events_give_fifteen_candidate_windows_per_model(self) -> None:
         """Fifteen events apart from each other: the eleventh of a model may be another's first."""
@@ -115,7 +107,7 @@ class TestSeveral:
             (MomentScore(), FrameSeries([torch.zeros(40)], [Grid(0.5, 0.25).edges(40, 30.0)], [Grid(0.5, 0.25)])),
             (MomentScore(), FrameSeries([values], [Grid(1.0, 0.5).edges(30, 30.0)], [Grid(1.0, 0.5)])),
         ]
-        (found,) = find_windows_by_several(members, Decoding(round_to=1))
+        (found,) = find_windows(members, Decoding(round_to=1))
         assert found.windows[0][:2] == (24, 29)
 
     @pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
@@ -131,7 +123,7 @@ class TestSeveral:
             members.append(
                 (MomentScore(), FrameSeries([torch.tensor(values)], [grid.edges(len(centres), 12.0)], [grid]))
             )
-        (found,) = find_windows_by_several(members, Decoding())
+        (found,) = find_windows(members, Decoding())
         first, second = found.windows[:2]
         assert first[:2] == pytest.approx((2, 5), abs=0.25)
         assert second[:2] == pytest.approx((9, 11), abs=0.25)
@@ -142,7 +134,7 @@ class TestSeveral:
         """A frame of 2 s with frames of 1 s: half of each; probabilities of one frame alone by hand."""
         score = MomentScore()
         members = [(score, series(([0.5, 0.5], 1.0))), (score, series(([0.9], 2.0)))]
-        (found,) = find_windows_by_several(members, Decoding())
+        (found,) = find_windows(members, Decoding())
         e, f = 10 * 0.5 - 3, 10 * 0.9 - 3
         weights = {(0, 0): 0.0, (1, 0): e - 2, (0, 1): e - 2, (1, 1): 2 * e}
         total = sum(map(np.exp, weights.values()))
@@ -150,9 +142,7 @@ class TestSeveral:
         assert found.frames == pytest.approx([(one + 1 / (1 + np.exp(-f))) / 2] * 2, abs=1e-6)
 
     def test_window_edges_are_rounded_before_scoring(self) -> None:
-        (found,) = find_windows_by_several(
-            [(MomentScore(), series(([0.0, 0.0, 1.0, 1.0, 0.0], 0.7)))], Decoding(round_to=1)
-        )
+        (found,) = find_windows([(MomentScore(), series(([0.0, 0.0, 1.0, 1.0, 0.0], 0.7)))], Decoding(round_to=1))
         assert found.windows[0][:2] == (1, 3)
         assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
 
@@ -160,7 +150,7 @@ class TestSeveral:
         score = MomentScore()
         with torch.no_grad():
             score.scale.fill_(200.0), score.offset.fill_(-900.0)
-        (found,) = find_windows_by_several([(score, series(([0.1, 0.2], 1.0)))] * 2, Decoding())
+        (found,) = find_windows([(score, series(([0.1, 0.2], 1.0)))] * 2, Decoding())
         assert found.windows
 
     def test_windows_stay_within_a_recording_that_ends_inside_a_frame(self) -> None:
@@ -169,7 +159,7 @@ class TestSeveral:
             (MomentScore(), FrameSeries([torch.rand(n)], [Grid(h, h / 2).edges(n, 4.6)], [Grid(h, h / 2)]))
             for n, h in ((5, 1.0), (9, 0.5))
         ]
-        (found,) = find_windows_by_several(members, Decoding())
+        (found,) = find_windows(members, Decoding())
         assert found.edges[-1] == pytest.approx(4.6)
         assert all(0 <= start < end <= 4.6 for start, end, _ in found.windows)
         assert ((found.frames >= 0) & (found.frames <= 1)).all()
@@ -180,21 +170,21 @@ def test_recording_with_too_many_frames_is_refused() -> None:
     series = FrameSeries([torch.zeros(size)], [grid.edges(size, 2000.1)], [grid])
     said = "recording of 2,000 s has 20,001 frames, but the limit is 20,000"
     for found in (
-        lambda: find_windows(MomentScore(), series, "overlap", Decoding()),
-        lambda: find_windows_by_several([(MomentScore(), series)] * 2, Decoding()),
+        lambda: find_windows([(MomentScore(), series)], Decoding()),
+        lambda: find_windows([(MomentScore(), series)] * 2, Decoding()),
     ):
         with pytest.raises(KitError, match=said):
             found()
-    (one,) = find_windows(MomentScore(), series, "thresholds", Decoding())  # compares no pairs of frames
+    (one,) = find_windows([(MomentScore(), series)], Decoding(), "thresholds")  # compares no pairs of frames
     assert len(one.frames) == size
 
 
-def test_fitted_scale_below_zero_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_fit_with_a_scale_below_zero_is_refused() -> None:
     """Frames that are lower where the sentence is heard."""
     asked = series(([0.9, 0.9, 0.1, 0.1, 0.9, 0.9], 1.0))
     moments = [Moment(id="q", text="?", clip="c", windows=[(2.0, 4.0)])]
-    assert fit_score(MomentScore(), asked, moments, "runs/A").scale < 0
-    assert "runs/A: the fitted scale is not above 0" in caplog.text
+    with pytest.raises(KitError, match=r"runs/A: .* no better than chance"):
+        fit_score(MomentScore(), asked, moments, "runs/A")
 
 
 def test_expected_window_edges_match_hand_values() -> None:
@@ -233,13 +223,13 @@ def test_decoding_settings_raise_frame_scores_and_refine_window_edges() -> None:
     score = MomentScore()
     asked = series(([-0.2, 0.1, 0.2, -0.3, 0.3], 1.0), ([0.1, -0.4, -0.2], 0.5))
     plain, heard, both = (
-        find_windows(score, asked, "overlap", Decoding(**settings))  # type: ignore[arg-type]
+        find_windows([(score, asked)], Decoding(**settings))  # type: ignore[arg-type]
         for settings in ({}, {"heard": 0.999}, {"heard": 0.999, "mean_edges": True})
     )
     for query in range(2):
         assert heard[query].frames.sum() > plain[query].frames.sum()
         assert [one.score for one in both[query].windows] == [one.score for one in heard[query].windows]
     assert [one.windows for one in both] != [one.windows for one in heard]
-    twice = find_windows_by_several([(score, asked)] * 2, Decoding(heard=0.999, mean_edges=True))
+    twice = find_windows([(score, asked)] * 2, Decoding(heard=0.999, mean_edges=True))
     for one, other in zip(twice, both, strict=True):
         assert [pytest.approx(tuple(window), abs=1e-4) for window in one.windows] == list(map(tuple, other.windows))

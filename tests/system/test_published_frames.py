@@ -68,7 +68,7 @@ def test_moment_windows_are_runs_of_frames_above_the_threshold(
 def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(
     long_recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("system.ranking.frame_series.FIT_STEPS", 3)
+    monkeypatch.setattr("system.ranking.windows.FIT_STEPS", 3)
     lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     other = shutil.copy(long_recording, tmp_path / "other.wav")
     lines.append(lines[0] | {"id": "other", "split": "validation", "path": str(other), "file_name": "other.wav"})

@@ -42,7 +42,7 @@ def runs(manifest: Path, moments_run: Path, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("runs")
     test_frame_word_run.write_words(folder / "words.bin", manifest)
     made: dict[str, dict[str, Any]] = {
-        "clips": tiny.recipe(manifest, folder),
+        "clips": tiny.recipe(manifest, folder, only=tiny.stage(epochs=6, steps_per_epoch=10)),
         "words": test_frame_word_run.content(manifest, folder),
     }
     (folder / "own").symlink_to(moments_run)
@@ -122,7 +122,7 @@ def test_windows_of_several_models_are_averaged_and_rounded(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a.jsonl"
-    asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.5", "--round-to", "1"]
+    asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2", "--round-to", "1"]
     assert ranked(manifest, out, runs / "own", "--also", runs / "clips", *asked) == 0
     assert re.search(r"R1@0.7 +\d+\.\d\d %  \(95 % ", capsys.readouterr().out)
     assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])

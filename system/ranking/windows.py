@@ -1,0 +1,317 @@
+"""Find windows: score the frames of recordings by one model or several, and take the most probable windows.
+
+A model of moments scores frames. A model that compares frames with words scores each frame like a clip. A model of
+whole clips scores pieces of the recording, which a sliding window cuts out.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from data_tools.cli import counted
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from data_tools.moments import Moment
+from system.features.extract import Features
+from system.features.pieces import pieces_of
+from system.models.embeddings import Embedded, Embeddings
+from system.models.retrieval import RetrievalModel
+from system.models.scores import MomentScore, cosines_of_queries
+from system.moments.labellings import log_likelihood, posteriors, raise_scores
+from system.moments.windows import (
+    MAX_FRAMES,
+    By,
+    Decoding,
+    Found,
+    Grid,
+    WindowScores,
+    label_frames,
+    mean_edge_sums,
+    overlap_candidates,
+    overlap_probability,
+    overlap_windows,
+    refine_edges,
+    threshold_windows,
+)
+from system.ranking.embedding import embed_clips, embed_texts
+
+# Q queries, T frames of a query's recording
+
+log = logging.getLogger(__name__)
+
+FITTED_TOGETHER = 64  # queries per part of a step
+FIT_STEPS = 50
+AT_ONCE = 1 << 20  # most frames that are decoded together: 16 MiB per array of two states in float64
+
+
+class Sliding(NamedTuple):
+    """Pieces of recordings for models of whole clips: `seconds` long, one every `hop` seconds."""
+
+    seconds: float = 10.0
+    hop: float = 1.0
+
+
+class FrameSeries(NamedTuple):
+    """Cosines of the frames of each query's recording; a score of moments makes weights of them."""
+
+    values: list[torch.Tensor]  # (T,) on the CPU, or (K, T) for K vectors per frame
+    edges: list[np.ndarray]  # (T + 1,) seconds
+    grids: list[Grid]  # times of the frames
+
+
+class Located(NamedTuple):
+    """Windows of one query, best first, and the frames of its recording."""
+
+    windows: list[Found]
+    edges: np.ndarray  # (T + 1,) seconds
+    frames: np.ndarray  # (T,) probability to be in a moment
+
+
+def score_recordings(
+    model: RetrievalModel,
+    recordings: Sequence[Clip],
+    moments: Sequence[Moment],
+    features: Features,
+    sliding: Sliding | None = None,
+) -> FrameSeries:
+    """Score all frames of each moment's recording for its text.
+
+    Args:
+        sliding: For a model of whole clips. None: the model has one vector per frame.
+    """
+    row = {clip.id: number for number, clip in enumerate(recordings)}
+    clip_of = [row[moment.clip] for moment in moments]
+    captions = embed_texts(model, [moment.text for moment in moments])
+    if isinstance(model.score, MomentScore):
+        clips = embed_clips(model, recordings, features)
+        return frame_series(model, clips, recordings, clip_of, captions, features.grids)
+    if sliding is None:
+        parts, grids = _frames_as_clips(model, recordings, features)
+    else:
+        parts, grids = _pieces_as_clips(model, recordings, features, sliding)
+    with torch.inference_mode():
+        values = [
+            model.score(parts[number], captions.rows([query]))[:, 0].float().cpu()
+            for query, number in enumerate(clip_of)
+        ]
+    edges = [
+        grid.edges(part.size, clip.seconds or math.inf)
+        for grid, part, clip in zip(grids, parts, recordings, strict=True)
+    ]
+    return FrameSeries(values, [edges[number] for number in clip_of], [grids[number] for number in clip_of])
+
+
+def frame_series(
+    model: RetrievalModel,
+    clips: Embeddings,
+    recordings: Sequence[Clip],
+    clip_of: Sequence[int],
+    captions: Embedded,
+    grids: Mapping[str, Grid],
+) -> FrameSeries:
+    """Score embedded recordings by a model of moments.
+
+    Args:
+        clip_of: (Q,) index of each query's recording.
+        grids: Times of each expert's frames.
+    """
+    with torch.inference_mode():
+        values = cosines_of_queries(model.moments, clips, clip_of, captions)
+    assert clips.lengths is not None
+    sizes, grid = clips.lengths.tolist(), model.embedded_frame_grid(grids)
+    edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
+    return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
+
+
+def _frames_as_clips(
+    model: RetrievalModel, recordings: Sequence[Clip], features: Features
+) -> tuple[list[Embedded], list[Grid]]:
+    """Make a clip of each frame.
+
+    Its time is that of the only expert's frame, if there is one for each embedded frame. Otherwise the frames divide
+    the recording into equal parts.
+    """
+    embedded, grids = embed_clips(model, recordings, features), []
+    assert embedded.lengths is not None
+    lengths = embedded.lengths.tolist()
+    for clip, length in zip(recordings, lengths, strict=True):
+        if not clip.seconds:
+            raise KitError(f"recording {clip.id}: no length; add `seconds` to its line in the manifest")
+        name, *others = features.banks
+        is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
+        part = clip.seconds / length
+        grids.append(features.grids[name] if is_one_each else Grid(part, part / 2))
+    parts = embedded.values.split(lengths)
+    return [Embedded(part[:, None], torch.ones(len(part), dtype=torch.int64).to(part.device)) for part in parts], grids
+
+
+def _pieces_as_clips(
+    model: RetrievalModel, recordings: Sequence[Clip], features: Features, sliding: Sliding
+) -> tuple[list[Embedded], list[Grid]]:
+    """Make a clip of each piece; the frame in its middle is one hop long."""
+    pieces, of_pieces = pieces_of(recordings, features, *sliding)
+    embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
+    parts = embedded.values.split([len(each) for each in pieces])
+    return [Embedded(part) for part in parts], [Grid(sliding.hop, sliding.hop / 2)] * len(recordings)
+
+
+def find_windows(
+    members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding, by: By = "overlap"
+) -> list[Located]:
+    """Find the windows of Q queries by the scores of one model or several, whose frames may differ.
+
+    `overlap`: A window's score is the probability that some moment has an IoU of 0.7 or more with it, as a mean over
+    the models: the decision of least expected loss for R1@0.7. Candidates are the most probable windows of each model.
+    The probability that a moment has exactly these edges would be less useful, since it is divided among many almost
+    equal windows. `thresholds`: All frames of a window have a probability that reaches a threshold, by the first model.
+
+    Returns:
+        Windows with the frames of the model with most frames. Their probabilities are means over the models; with
+        `thresholds`, they depend on the score of the frame alone.
+
+    Source: ours (minimum Bayes risk).
+    """
+    if by == "thresholds":
+        score, series = members[0]
+        return [_windows_by_thresholds(_exact(score), *one, decoding) for one in zip(*series[:2], strict=True)]
+    found = [dict(_posteriors(score, series, decoding.heard)) for score, series in members]
+    located = []
+    for query in range(len(found[0])):
+        views = [(*of_model[query], series.edges[query]) for of_model, (_, series) in zip(found, members, strict=True)]
+        located.append(_windows_by_overlap(views, decoding))
+    return located
+
+
+def _windows_by_thresholds(score: MomentScore, values: torch.Tensor, edges: np.ndarray, decoding: Decoding) -> Located:
+    frames = score.weights(values.double()[None]).scores[0].sigmoid().numpy()
+    return Located(threshold_windows(frames, edges, decoding), edges, frames)
+
+
+def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarray]], decoding: Decoding) -> Located:
+    """Find the windows of one query. views: Each model's windows, probabilities of frames, and edges of frames."""
+    unrounded = decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
+    finest, last = max((edges for *_, edges in views), key=len), max(edges[-1] for *_, edges in views)
+    candidates = np.concatenate([overlap_candidates(whole, edges, unrounded) for whole, _, edges in views])
+    candidates = np.unique(candidates, axis=0)
+    scores = sum(overlap_probability(candidates, whole, edges) / len(views) for whole, _, edges in views)
+    windows = overlap_windows(candidates, np.asarray(scores), last, unrounded)
+    if decoding.mean_edges:
+        chosen = np.array([[window.start, window.end] for window in windows])
+        sums = sum(mean_edge_sums(chosen, whole, edges) for whole, _, edges in views)
+        windows = refine_edges(windows, np.asarray(sums), last, decoding)
+    frames = sum(_resample(inside, edges, finest) / len(views) for _, inside, edges in views)
+    return Located(windows, finest, np.asarray(frames).clip(0.0, 1.0))
+
+
+def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """Average the values of frames over shorter frames, whose edges are `fine`."""
+    ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
+    found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
+    return found
+
+
+@torch.no_grad()
+def _posteriors(
+    score: MomentScore, series: FrameSeries, heard: float | None
+) -> Iterator[tuple[int, tuple[WindowScores, np.ndarray]]]:
+    """Yield each query's index, the log probabilities of windows, and the probability (T,) of frames to be in a moment.
+
+    Queries of recordings of similar length are decoded together.
+
+    Args:
+        heard: Scores of frames are raised until a moment is that probable, since the query is known to be heard.
+    """
+    exact, lengths = _exact(score), [values.shape[-1] for values in series.values]
+    require_few_frames(lengths, [f"of {edges[-1]:,.0f} s" for edges in series.edges])
+    order, begin = sorted(range(len(lengths)), key=lengths.__getitem__), 0
+    for end in range(1, len(order) + 1):
+        if end < len(order) and (end + 1 - begin) * lengths[order[end]] <= AT_ONCE:
+            continue
+        queries, begin = order[begin:end], end
+        sizes = torch.tensor([lengths[query] for query in queries])
+        scores, enter, leave = exact.weights(_pad([series.values[query].double() for query in queries]))
+        if heard is not None:
+            scores, enter = raise_scores(scores, sizes, enter, leave, heard, exact.frame_share)
+        frames, first, last = (one.numpy() for one in posteriors(scores, sizes, enter, leave))
+        for row, (query, size) in enumerate(zip(queries, sizes.tolist(), strict=True)):
+            yield query, (WindowScores(first[row, :size], last[row, :size]), frames[row, :size])
+
+
+def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
+    """Raise KitError for a recording with too many frames to compare all windows."""
+    if lengths and (size := max(lengths)) > MAX_FRAMES:
+        raise KitError(
+            f"recording {names[lengths.index(size)]} has {size:,} frames, but the limit is {MAX_FRAMES:,}; cut the "
+            "recording, or use fewer frames per second (another expert, or a longer --hop)"
+        )
+
+
+def require_short_recordings(moments: Sequence[Moment], features: Features) -> None:
+    """Raise KitError if the recording of a moment has too many frames; checks recordings with computed frames."""
+    clips = sorted({moment.clip for moment in moments} & features.keys.keys())
+    for bank in features.banks.values():
+        require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
+
+
+def fit_score(
+    score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str, strict: bool = True
+) -> MomentScore:
+    """Return a copy of a score whose trained numbers are fitted to known moments.
+
+    The numbers are the scale and the offset of frame scores, and the weights of moment starts and ends; layers stay.
+    The fit maximises the likelihood per frame by LBFGS in float64, from the values of `score`, with a line search and
+    at most FIT_STEPS steps. A model that was never trained on windows can find windows after it.
+
+    Args:
+        moments: The known moment of each query of `series`.
+        name: Of the model, for messages.
+        strict: Raise KitError for a model that is no better than chance, instead of a warning.
+    """
+    if blind := next((moment.id for moment in moments if moment.windows is None), None):
+        raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
+    score, values = _exact(score), _pad([one.double() for one in series.values])
+    lengths = torch.tensor([one.shape[-1] for one in series.values])
+    labels = torch.zeros(len(values), values.shape[-1], dtype=torch.bool)
+    for row, moment, length, grid in zip(labels, moments, lengths.tolist(), series.grids, strict=True):
+        row[:length] = torch.from_numpy(label_frames(moment.windows or [], length, grid))
+    numbers = [one.requires_grad_() for one in score.parameters() if one.dim() == 0]
+    optimizer = torch.optim.LBFGS(numbers, max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
+
+    def mean_loss() -> float:
+        optimizer.zero_grad()
+        total = 0.0
+        for part in torch.arange(len(moments)).split(FITTED_TOGETHER):
+            scores, enter, leave = score.weights(values[part])
+            found = log_likelihood(scores, lengths[part], labels[part], enter, leave) / lengths[part]
+            loss = -found.sum() / len(moments)
+            loss.backward()
+            total += loss.item()
+        return total
+
+    optimizer.step(mean_loss)
+    score = score.float().requires_grad_(False)
+    fitted = ", ".join(f"{key} {value:.2f}" for key, value in score.trained_numbers().items())
+    if score.scale <= 0:
+        message = f"model {name}: its scores are no better than chance on these moments ({fitted}); leave it out"
+        if strict:
+            raise KitError(message)
+        log.warning(message)
+    log.info("model %s was fitted to %s: %s", name, counted(len(moments), "moment", ","), fitted)
+    return score
+
+
+def _pad(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Pad values (..., T) with zeros to the largest T."""
+    longest = max(one.shape[-1] for one in values)
+    return torch.stack([F.pad(one, (0, longest - one.shape[-1])) for one in values])
+
+
+def _exact(score: MomentScore) -> MomentScore:
+    """Return a copy of a score in float64 on the CPU, without gradients."""
+    return deepcopy(score).cpu().double().requires_grad_(False)
