@@ -164,11 +164,11 @@ def rank(
     cache: Cache = None,
 ) -> None:
     """Score any clips for any queries with a trained model."""
-    from system.ranking.write import rank_files
-    from system.runs.rankers import open_ranker
+    from system.experiments.rank import rank_files
+    from system.retriever import load_model
 
     rank_files(
-        lambda: open_ranker(model, stage, checkpoint, changes, device, cache),
+        lambda: load_model(model, stage, checkpoint, device, cache, changes),
         audio, queries, split, out, top, allow_unknown,
     )  # fmt: skip
 
@@ -188,11 +188,19 @@ def locate(
         Literal["overlap", "thresholds"] | None,
         typer.Option(help="By the probability of an IoU of 0.7, or by frames; default: overlap, but PE-A-Frame's own."),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Least probability of a frame, by thresholds.")] = None,
-    piece: Annotated[float, typer.Option(help="For models of clips: seconds of a piece.")] = 10,
-    hop: Annotated[float, typer.Option(help="For models of clips: seconds from a piece to the next.")] = 1,
-    round_to: Annotated[float | None, typer.Option(help="Round edges to multiples of these seconds; 0: not.")] = None,
-    heard: Annotated[float | None, typer.Option(help="Least probability that a query is heard; 0: any.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.001, max=0.999, help="Least probability of a frame, by thresholds.")
+    ] = None,
+    piece: Annotated[float, typer.Option(min=0.01, max=3600, help="For models of clips: seconds of a piece.")] = 10,
+    hop: Annotated[
+        float, typer.Option(min=0.01, max=3600, help="For models of clips: seconds from a piece to the next.")
+    ] = 1,
+    round_to: Annotated[
+        float | None, typer.Option(min=0, max=3600, help="Round edges to multiples of these seconds; 0: not.")
+    ] = None,
+    heard: Annotated[
+        float | None, typer.Option(min=0, max=0.999999, help="Least probability that a query is heard; 0: any.")
+    ] = None,
     mean_edges: Annotated[bool | None, typer.Option(help="Edges are means of those of similar windows.")] = None,
     allow_unknown: Unknown = False,
     stage: Stage = None,
@@ -202,16 +210,15 @@ def locate(
     cache: Cache = None,
 ) -> None:
     """Find the times of queries in long recordings."""
-    from system.ranking.locate import locate_files
+    from system.experiments.locate import Options, locate_files
     from system.ranking.windows import Sliding
-    from system.runs.rankers import open_ranker
+    from system.retriever import load_model
 
-    models = [model, *also]
     locate_files(
-        models,
-        lambda one: open_ranker(one, stage, checkpoint, changes, device, cache, with_windows=fit is None),
+        [model, *also],
+        lambda one: load_model(one, stage, checkpoint, device, cache, changes),
         audio, moments, split, fit, out, Sliding(piece, hop),
-        by=by, threshold=threshold, round_to=round_to, heard=heard, mean_edges=mean_edges, allow_unknown=allow_unknown,
+        Options(by, threshold, round_to, heard, mean_edges), allow_unknown,
     )  # fmt: skip
 
 
@@ -230,15 +237,14 @@ def search(
     cache: Cache = None,
 ) -> None:
     """Print the clips of a folder that a trained model finds for queries."""
-    from system.ranking.listing import list_clips
-    from system.runs.rankers import open_ranker
-    from system.serve.search import print_found
+    from system.experiments.rank import print_found
+    from system.retriever import list_clips, load_model
 
     if not all(text.strip() for text in queries):
         raise KitError("a query is empty; describe a sound, or leave it out")
     listed = list_clips(audio, split)
-    ranker = open_ranker(model, stage, checkpoint, changes, device, cache, with_windows=True)
-    if not print_found(ranker, ranker.open(listed), queries, top, as_json):
+    retriever = load_model(model, stage, checkpoint, device, cache, changes)
+    if not print_found(retriever, retriever.open(*listed), queries, top, as_json):
         raise typer.Exit(1)
 
 
@@ -255,15 +261,14 @@ def serve_page(
     cache: Cache = None,
 ) -> None:
     """Search clips with a trained model on a page in the browser."""
-    from system.ranking.listing import list_clips
-    from system.runs.rankers import clips_to_rank, open_ranker
-    from system.serve.search import Search
-    from system.serve.server import bind, serve
+    from system.retriever import list_clips, load_model
+    from system.serve.server import Search, bind, serve
 
     with bind(port) as listener:  # a taken port is reported before anything is computed
-        listed = list_clips(audio, split) if audio else clips_to_rank(model, split)
-        ranker = open_ranker(model, stage, checkpoint, changes, device, cache, with_windows=True)
-        serve(Search(ranker, ranker.open(listed), audio, split), listener)
+        listed = list_clips(audio, split) if audio else None
+        retriever = load_model(model, stage, checkpoint, device, cache, changes)
+        pool = retriever.open(*(listed or retriever.own_clips(split)))
+        serve(Search(retriever, pool, audio, split), listener)
 
 
 @app.command()
@@ -280,14 +285,14 @@ def embed(
     cache: Cache = None,
 ) -> None:
     """Write a trained model's embeddings of clips and captions, for other programs."""
-    from system.ranking.listing import list_clips
-    from system.ranking.write import write_embeddings
-    from system.runs.rankers import open_ranker
+    from system.experiments.rank import write_embeddings
+    from system.retriever import list_clips, load_model
 
     if out.suffix != ".npz":
         raise KitError(f"--out {out}: must end in .npz")
     listed = list_clips(audio, split)
-    write_embeddings(open_ranker(model, stage, checkpoint, changes, device, cache), listed, out, normalize=not raw)
+    retriever = load_model(model, stage, checkpoint, device, cache, changes)
+    write_embeddings(retriever, listed, out, normalize=not raw)
 
 
 @app.command()

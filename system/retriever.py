@@ -1,157 +1,330 @@
-"""Use a trained model from Python.
+"""A trained model that embeds sounds and texts, ranks sounds for texts, and finds times.
 
-Compute embeddings of texts and sounds, and rank sounds for texts. Example: system/README.md.
+All that ranks goes through a Retriever: `run`, `rank`, `locate`, `search`, `serve`, `embed`, and your own Python.
+
+    model = load_model("runs/RUN")
+    scores = model.encode_text(["a dog barks"]) @ model.encode_audio(["a.wav", "b.wav"]).T
+    (found,) = model.search("a dog barks", "data/sounds")
 """
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from data_tools.audio import readable_seconds
 from data_tools.cli import counted
+from data_tools.datasets.blind import folder_clips
 from data_tools.errors import DataError, KitError, kit_errors
-from data_tools.manifest import Clip, Query, audio_clip
+from data_tools.manifest import Clip, Query, audio_clip, of_split, read_manifest
 from data_tools.names import is_audio_name
 from data_tools.waves import Waves, waves_of, write_waves
-from system.ranking.base import Ranker
-from system.ranking.listing import Listed, list_clips
-from system.runs.rankers import open_ranker
+from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
+from submission.ordering import ClipOrder, require_finite
+from system.compute.device import device_of
+from system.features.extract import Features, build_features, warn_of_other_lengths
+from system.models.embeddings import Embedded, Embeddings
+from system.models.scores import MomentScore
+from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
+from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, join_embeddings, require_readable
+from system.ranking.embedding import embed_pool, embed_texts, vectors
+from system.ranking.entries import RankHubCorrected, matrix_labels
+from system.ranking.windows import Located, find_windows, frame_series
+from system.runs.open import Trained, open_trained
 
-log = logging.getLogger(__name__)
+# Q queries, C clips, N texts, D embedding
+
 TEXT_HINT = "give one text, or a list of texts"
 AUDIO_HINT = "give a folder, a manifest (.jsonl), or one or more files"
 Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+log = logging.getLogger(__name__)
 
 
-class Found(NamedTuple):
-    """A ranked clip. score: Higher is better."""
+class Listed(NamedTuple):
+    """Files of a folder or a manifest."""
 
+    clips: Sequence[Clip]
+    others: Mapping[str, str] = {}  # why a file is left out, by its path
+
+
+class Hit(NamedTuple):
+    """A clip found for a query."""
+
+    row: int  # in the pool
     path: str
-    score: float
+    score: float  # higher is better
+    located: Located | None = None  # times of the query, if the model finds them
+
+
+@dataclass(kw_only=True)
+class Pool:
+    """Clips that can be ranked, with their embeddings."""
+
+    clips: Sequence[Clip]
+    embedded: Embeddings
+    skipped: Mapping[str, str] = field(default_factory=dict)  # why a file is left out, by its path
+    norms: Mapping[str, np.ndarray] = field(default_factory=dict)  # (C,) by each of several averaged experts
+
+    @cached_property
+    def order(self) -> ClipOrder:
+        """Order of clips with equal scores, by file name."""
+        return ClipOrder([clip.file_name for clip in self.clips])
+
+
+class WindowSettings(NamedTuple):
+    """How a model of moments finds windows."""
+
+    score: MomentScore
+    by: By = "overlap"
+    decoding: Decoding = Decoding()
 
 
 class Retriever:
-    """Embeds texts and sounds, and ranks sounds for texts, by a trained model.
+    """A trained model. Its errors are KitErrors, also for an empty list; a single text or file counts as a list."""
 
-    A single text or file is treated as a list with one item. Every error is a KitError, also for an empty list.
-    Embeddings have unit length, so that their dot products are the scores of a model with cosine scores. With
-    normalize=False, the embeddings are not scaled.
-    """
+    def __init__(self, trained: Trained, cache: Path | None = None, features: Features | None = None) -> None:
+        """Create the retriever.
 
-    def __init__(self, ranker: Ranker) -> None:
-        """Store the model's ranker, which load_model opens."""
-        self.ranker = ranker
+        Args:
+            cache: Folder of cached embeddings; None: the default one.
+            features: Frames of all clips, if they are known; nothing is cached then.
+        """
+        self.model, self.recipe, self.facts, self.folder = trained.model, trained.recipe, trained.facts, trained.folder
+        self._cache, self._features = cache, features
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
-        """Embed texts, in their order. normalize: Scale the vectors to length 1. Returns: (N, D) float32.
+        """Embed texts: (N, D) float32, of length 1 if `normalize`.
 
-        A warning is logged for texts without any word that the model knows. All such texts have the same vector.
-        Raises KitError for a model without a single vector per text.
+        A warning is logged for texts without any word that the model knows, which have equal vectors.
         """
         texts = _to_texts(texts)
-        if unknown := self.ranker.without_known_words(texts):
+        if unknown := self.model.text.without_known_words(texts):
             log.warning(
                 "the model knows no word of %s, such as %r; such texts have equal embeddings",
                 counted(len(unknown), "text"), unknown[0],
             )  # fmt: skip
-        return self.ranker.text_vectors(texts, normalize)
+        return vectors(embed_texts(self.model, texts), normalize)
 
     @kit_errors
-    def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
-        """Embed C audio files or waves, in their order. Returns: (C, D) float32.
+    def encode_audio(
+        self, audio: Audio | Sequence[Clip] | Waves, rate: int | None = None, normalize: bool = True
+    ) -> np.ndarray:
+        """Embed sounds: (C, D) float32, of length 1 if `normalize`. Raises KitError for a broken file.
 
         Args:
-            audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files. It may also be one
-                wave or a list of waves, each (samples,) or (samples, channels) of floats with full scale 1.0.
-            rate: Sample rate of the waves, in Hz.
-            normalize: Scale the embeddings to length 1.
-        For a folder or a manifest, `clips_of` returns the clips in the same order.
-        Raises: KitError for a broken file, and for a model without a single vector per clip.
+            audio: A folder with its subfolders, a manifest (.jsonl), a file, a list of files or clips; or one wave or a
+                list of waves, each (samples,) or (samples, channels) of floats with full scale 1.0.
+            rate: Sample rate of waves, in Hz.
         """
-        if (waves := waves_of(audio)) is None:
-            return self.encode_clips(self.clips_of(audio), normalize)  # type: ignore[arg-type]
-        with TemporaryDirectory() as folder:
-            return self.encode_clips(self.clips_of(write_waves(waves, rate, Path(folder))), normalize)
+        if (waves := waves_of(audio)) is not None:
+            with TemporaryDirectory() as folder:
+                return self.encode_audio(write_waves(waves, rate, Path(folder)), normalize=normalize)
+        clips = list_clips(audio).clips  # type: ignore[arg-type]
+        pool = self.open(clips, strict=True)
+        rows = {clip.id: row for row, clip in enumerate(pool.clips)}
+        return vectors(pool.embedded, normalize)[[rows[clip.id] for clip in clips]]
 
     @kit_errors
-    def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
-        """Embed clips, as from `clips_of`, in their order: (C, D) float32. normalize: Scale the vectors to length 1."""
-        if not clips:
-            raise KitError("the list of clips is empty; give at least one clip")
-        once = {clip.id: clip for clip in clips}
-        pool = self.ranker.open(Listed(list(once.values())), strict=True)
-        rows = {clip_id: row for row, clip_id in enumerate(once)}
-        return self.ranker.clip_vectors(pool, normalize)[[rows[clip.id] for clip in clips]]
+    def search(self, texts: Texts, audio: Audio | Pool, top: int = 10, offset: int = 0) -> list[list[Hit]]:
+        """Return the best clips of each text, best first; equal scores are ordered by file name.
 
-    @kit_errors
-    def rank(self, texts: Texts, audio: Audio, top: int = 10) -> list[list[Found]]:
-        """Return the best `top` clips of each text, best first; equal scores are ordered by file name.
+        Broken files are skipped with a warning. A model of moments finds the times of the text, too. Raises KitError
+        for a text without any word that the model knows.
 
-        audio: A folder, a manifest, a file, or a list of files. Broken files are skipped with a warning. Raises
-        KitError for a text without any word that the model knows, and if no file is readable.
+        Args:
+            offset: Number of best clips to leave out.
         """
         texts = _to_texts(texts)
         if not isinstance(top, Integral) or top < 1:
             raise KitError(f"top is {top!r}; give a whole number of at least 1")
-        if waves_of(audio) is not None:
-            raise KitError(
-                "rank needs audio files, not waves; write the waves to files, or compare embeddings of encode_audio"
-            )
-        if unknown := self.ranker.without_known_words(texts):
-            raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
-        pool = self.ranker.open(Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values())))
-        queries = [Query(id=text, text=text, relevant=None) for text in texts]
-        found = self.ranker.best(queries, pool, min(int(top), len(pool.clips)))
-        return [[Found(pool.clips[hit.row].path, hit.score) for hit in hits] for hits in found]
+        if not isinstance(audio, Pool) and waves_of(audio) is not None:
+            raise KitError("search needs audio files, not waves; write the waves to files, or compare embeddings")
+        if unknown := self.model.text.without_known_words(texts):
+            raise KitError(f"the model knows no word of {unknown[0][:60]!r}; reword it")
+        self.model.text.caches_texts = False  # what people search for is private, and would fill the memory of a page
+        pool = audio if isinstance(audio, Pool) else self.open(*list_clips(audio))
+        count, found = min(int(top) + offset, len(pool.clips)), list[list[Hit]]()
+        for block in self.score_blocks(texts, pool):
+            require_finite(block)
+            for scores, best in zip(block, pool.order.best(block, count)[:, offset:], strict=True):
+                rows = best.tolist()
+                located = self.find_windows(texts[len(found)], pool, rows)
+                hits = zip(rows, located, strict=True)
+                found.append([Hit(row, pool.clips[row].path, float(scores[row]), one) for row, one in hits])
+        return found
 
-    @kit_errors
-    def clips_of(self, audio: Audio) -> Sequence[Clip]:
-        """List the clips in a folder, a manifest, a file or a list of files.
+    def open(self, clips: Sequence[Clip], others: Mapping[str, str] | None = None, strict: bool = False) -> Pool:
+        """Embed the clips that can be read, each once; what was embedded before is read from the cache.
 
-        Raises DataError if a file is missing.
+        Args:
+            others: Files that are left out, which are only noted.
+            strict: Raise KitError for the first clip that cannot be read.
         """
-        if isinstance(audio, str | os.PathLike):
-            if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
-                return list_clips(Path(audio), None).clips
-            audio = [audio]
-        audio = _to_list(audio, AUDIO_HINT)
-        if odd := [path for path in audio if not isinstance(path, str | os.PathLike)]:
-            raise KitError(f"{str(odd[0])[:60]!r} is not the path of a file; {AUDIO_HINT}")
-        paths = [Path(os.path.abspath(path)) for path in audio]
-        if not paths:
-            raise KitError(f"the list of files is empty; {AUDIO_HINT}")
-        if absent := [path for path in paths if not path.is_file()]:
-            raise DataError(f"{absent[0]}: no such audio file; correct the path")
-        return [
-            audio_clip(
-                Path(path.anchor),
-                path.relative_to(path.anchor).as_posix(),
-                "files",
-                "blind",
-                [],
-                readable_seconds(path),
+        settings, clips = self.recipe.model, list({clip.id: clip for clip in clips}.values())
+        if self._features or not settings.audio.reads_clips:
+            features = self._features or self._frames(clips)
+            broken = features.broken
+            readable = require_readable([clip for clip in clips if clip.id in features.keys], broken)
+            embedded, norms = embed_pool(self.model, readable, features)
+        else:
+            found = embed_cached(self.model, settings, clips, self._banks, self.cache, strict)
+            broken, norms = found.broken, {}
+            readable = require_readable(clips, broken)
+            embedded = join_embeddings(found, readable, settings, self.model.device)
+        skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken} | dict(others or {})
+        if not self._features:
+            used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")
+            log.info("using %s; skipped %s that cannot be read or are not audio", used, left_out)
+        return Pool(clips=readable, embedded=embedded, skipped=skipped, norms=norms)
+
+    def scores(self, texts: Sequence[str], pool: Pool) -> np.ndarray:
+        """Score all texts against all clips: (N, C) float32, higher is better."""
+        return np.concatenate(list(self.score_blocks(texts, pool)))
+
+    def score_blocks(self, texts: Sequence[str], pool: Pool) -> Iterator[np.ndarray]:
+        """Yield the scores of texts (rows) and clips (columns) in blocks of rows."""
+        with torch.inference_mode():
+            pool.embedded = self.model.prepare_for_scoring(pool.embedded)  # once for all queries
+        return self.model.score_blocks(embed_texts(self.model, texts), pool.embedded)
+
+    def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix:
+        """Score all queries against all clips, with the facts about the model."""
+        if not queries:
+            raise KitError("nothing to rank: no query; give at least one")
+        labels = matrix_labels(pool.clips, queries, self.facts.document())
+        return matrix_from_blocks(labels, self.score_blocks([query.text for query in queries], pool))
+
+    def find_windows(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located | None]:
+        """Return the times of a text in clips of the pool; None for a model without times, and for too many frames."""
+        lengths = pool.embedded.lengths
+        if self.windows is None or lengths is None:
+            return [None] * len(rows)
+        score, by, decoding = self.windows
+        short = [row for row in rows if by == "thresholds" or int(lengths[row]) <= MAX_FRAMES]
+        if len(short) < len(rows):
+            some = counted(len(rows) - len(short), "recording")
+            log.warning("no times in %s of more than %s frames; cut such recordings", some, f"{MAX_FRAMES:,}")
+        if not short:
+            return [None] * len(rows)
+        one = embed_texts(self.model, [text])
+        captions = Embedded(one.values.expand(len(short), *one.values.shape[1:]))
+        recordings, clips = [pool.clips[row] for row in short], pool.embedded.rows(short)
+        series = frame_series(self.model, clips, recordings, range(len(short)), captions, self.grids)
+        found = dict(zip(short, find_windows([(score, series)], decoding, by), strict=True))
+        return [found.get(row) for row in rows]
+
+    @cached_property
+    def windows(self) -> WindowSettings | None:
+        """How the model finds windows: as in its first rank entry of moments; None for a model without times.
+
+        The numbers of the score are those that the entry has fitted, if it has and they are of this checkpoint. Without
+        such an entry, a model with a published threshold uses that.
+        """
+        if not isinstance(self.model.score, MomentScore):
+            return None
+        score, entry = deepcopy(self.model.score), next(iter(self.recipe.rank_moments.values()), None)
+        if self.facts.fitted is not None:
+            numbers = {key: torch.tensor(value) for key, value in self.facts.fitted if value is not None}
+            score.load_state_dict(score.state_dict() | numbers)
+        elif entry is not None and entry.fit is not None:
+            hint = "open the finished run without --stage and --checkpoint, or rank this entry again"
+            log.warning("moments are fitted to %s, but the opened model is not; %s", entry.fit, hint)
+        if entry is not None:
+            return WindowSettings(score, entry.windows, entry.decoding)
+        if score.published_threshold is None:
+            return WindowSettings(score)
+        return WindowSettings(score, "thresholds", Decoding(threshold=score.published_threshold))
+
+    @property
+    def grids(self) -> dict[str, Grid]:
+        """Times of each expert's frames."""
+        experts = self.recipe.model.audio.experts.items()
+        return {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts}
+
+    def frames_of(self, clips: Sequence[Clip]) -> Features:
+        """Return the experts' frames of recordings, to find windows; missing ones are computed."""
+        features = self._frames(clips)
+        for name, expert in self.recipe.model.audio.experts.items():
+            if expert.computed:  # of others `build_features` warns
+                warn_of_other_lengths(features, clips, name)
+        return features
+
+    def _frames(self, clips: Sequence[Clip]) -> Features:
+        return build_features(clips, dict(self.recipe.model.audio.experts), self._banks, device=self.model.device)
+
+    @property
+    def _banks(self) -> Path:
+        return Path(self.recipe.banks)
+
+    @cached_property
+    def cache(self) -> Path:
+        """Folder of cached embeddings."""
+        return cache_folder(self._cache)
+
+    def own_clips(self, split: str | None = None) -> Listed:
+        """List the clips that the recipe's first rank entry ranks; `split`: another split of their manifest."""
+        name = next(iter(self.recipe.scored or self.recipe.rank_moments), None)
+        if name is None:
+            raise KitError(
+                f"{self.folder} has no rank entry, so its clips are unknown; name a folder of sounds after it"
             )
-            for path in paths
-        ]
+        source = self.recipe.data[self.recipe.ranked_source(name)]
+        if not Path(source.manifest).exists():
+            raise KitError(f"the manifest {source.manifest} of {self.folder} is missing; name the clips after it")
+        return list_clips(source.manifest, split or source.split)
+
+
+def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Listed:
+    """List the clips of a folder with its subfolders, a manifest (.jsonl), a file, or a list of files or clips.
+
+    Args:
+        split: Of a manifest; None: all.
+    """
+    if isinstance(audio, str | os.PathLike):
+        path = Path(audio)
+        if path.is_dir():
+            clips, others = folder_clips(path, path.resolve().name)
+            reason = "the file name does not end in an audio format, such as .wav"
+            return Listed(of_split(clips, split, path), {os.path.abspath(path / name): reason for name in others})
+        if not is_audio_name(path.name):
+            return Listed(of_split(read_manifest(path), split, path))
+        audio = [audio]
+    files = _to_list(audio, AUDIO_HINT)
+    if not files:
+        raise KitError(f"the list of files is empty; {AUDIO_HINT}")
+    if all(isinstance(one, Clip) for one in files):
+        return Listed(files)
+    if odd := [path for path in files if not isinstance(path, str | os.PathLike)]:
+        raise KitError(f"{str(odd[0])[:60]!r} is not the path of a file; {AUDIO_HINT}")
+    paths = [Path(os.path.abspath(path)) for path in files]
+    if absent := [path for path in paths if not path.is_file()]:
+        raise DataError(f"{absent[0]}: no such audio file; correct the path")
+    return Listed([_clip_of(path) for path in paths])
+
+
+def _clip_of(path: Path) -> Clip:
+    name = path.relative_to(path.anchor).as_posix()
+    return audio_clip(Path(path.anchor), name, "files", "blind", [], readable_seconds(path))
 
 
 def _to_list(values: Any, cure: str) -> list[Any]:
-    """Convert `values` to a list. Raises KitError if they cannot be listed. cure: End of the error message."""
     if isinstance(values, bytes) or not isinstance(values, Iterable):
         raise KitError(f"{str(values)[:60]!r} has the wrong type {type(values).__name__}; {cure}")
     return list(values)
 
 
 def _to_texts(texts: Texts) -> list[str]:
-    """Convert one text or several texts to a list. Raises KitError for an empty list or an item that is no text."""
     found = [texts] if isinstance(texts, str) else _to_list(texts, TEXT_HINT)
     if not found:
         raise KitError("the list of texts is empty; give at least one text")
@@ -162,21 +335,27 @@ def _to_texts(texts: Texts) -> list[str]:
 
 @kit_errors
 def load_model(
-    folder: str | os.PathLike[str],
+    name: str | os.PathLike[str],
     stage: str | None = None,
     checkpoint: str | None = None,
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
+    changes: Sequence[str] = (),
 ) -> Retriever:
-    """Open a run or an exported model by its folder, or a Hugging Face model by its name or folder.
+    """Open a run or an exported model by its folder, a recipe without stages, or a hub model by its name or folder.
 
-    stage, checkpoint: Stage and checkpoint of a run; None: as in the run's first rank entry that can rank any clips.
-    device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has a GPU, else the CPU. cache: Folder for embeddings
-    of clips; None for lbar-kit in the user's cache directory.
-    Raises KitError for a missing device, for arguments that do not fit the model, and for a model that is not on this
-    machine; DataError for a missing or damaged file.
+    Args:
+        stage, checkpoint: Of a run; None: as in its first rank entry by one model.
+        device: cuda, cuda:1, mps or cpu; None: CUDA if the machine has a GPU, else the CPU.
+        cache: Folder for embeddings of clips; None: lbar-kit in the user's cache directory.
+        changes: Changed settings KEY=VALUE; of a trained model only paths.
     """
-    if not isinstance(folder, str | os.PathLike):
-        raise KitError(f"{folder!r} is not a path; give the folder of a run or of an exported model")
-    kept = Path(cache) if cache else None
-    return Retriever(open_ranker(Path(folder), stage, checkpoint, device=device, cache=kept))
+    if not isinstance(name, str | os.PathLike):
+        raise KitError(f"{name!r} is not a path; give the folder of a run or of an exported model")
+    folder = cache_folder(Path(cache) if cache else None)
+    banks = frame_banks_folder(folder)
+    trained = open_trained(Path(name), stage, checkpoint, changes, device_of(device) if device else None, banks)
+    corrected = [key for key, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]
+    if corrected and not (stage or checkpoint):
+        log.warning("ranking without the hub correction of %s; add blind sets to the recipe", ", ".join(corrected))
+    return Retriever(trained, folder)

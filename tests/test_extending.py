@@ -199,7 +199,7 @@ def test_all_examples_of_the_extension_guide_train_together(
 
 @pytest.mark.slow
 def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
-    """A recipe's rank entry, system rank, search and Python give the same scores: those of the seed."""
+    """A recipe's rank entry gives the scores of the seed."""
     steps = guide(root / "system/EXTENDING.md", "### A ranker")
     entry = {"kind": "chance", "data": "evaluation", "seed": 3, "edition": "custom", "csv": True}
     content = tiny.recipe(world, tmp_path) | {"stages": {}, "rank": {"by_chance": entry}}
@@ -213,18 +213,6 @@ def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, 
     inside = np.load(tmp_path / "run/scores/by_chance.npy")
     assert np.array_equal(inside, np.random.default_rng(3).random(inside.shape, np.float32))
     assert "by_chance" in run(copy, "submission", "report", tmp_path / "run", then=REPORTED.format(tmp_path / "run"))
-    asked = (world, "--split", "evaluation", "--cache", tmp_path / "cache")
-    run(copy, "system", "rank", tmp_path / "run", *asked, "--out", tmp_path / "outside.npy")
-    assert np.array_equal(np.load(tmp_path / "outside.npy"), inside)
-    expected = [f"{score:.4f}" for score in sorted(inside[0], reverse=True)[:3]]
-    found = run(copy, "system", "search", tmp_path / "run", world, "x", "--split", "evaluation", "--top", 3)
-    assert [line.split()[1] for line in found.splitlines()[1:]] == expected
-    python = (
-        "from system.retriever import load_model\n"
-        f"found = load_model({str(tmp_path / 'run')!r}).rank('x', {str(world.parent / 'evaluation')!r}, top=3)\n"
-        "print([f'{one.score:.4f}' for one in found[0]])"
-    )
-    assert run(copy, "system", "check", path, then=python).splitlines()[-1] == str(expected)
 
 
 def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path, tmp_path: Path) -> None:

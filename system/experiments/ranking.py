@@ -1,146 +1,156 @@
-"""Rank entries that score clips.
+"""Rank the entries of a run: write scores and the edition's files, and compute metrics.
 
-Rank clips for queries: write score matrices and the edition's submission file, a CSV, and compute metrics if the
-relevant clips are known.
+An entry is ranked once results/ENTRY.json is there, with the settings that it depends on.
 """
 
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from data_tools.cli import counted
-from data_tools.manifest import Clip, Query, caption_queries
+from data_tools.errors import KitError
+from data_tools.files import read_json, write_json
+from data_tools.manifest import Clip, caption_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import write_csv
-from submission.formats.score_matrix import ScoreMatrix, write_scores
+from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
 from submission.runs.files import write_clips
-from submission.runs.record import BlindResult, RankedResult
-from system.experiments.blind import BlindSet
+from submission.runs.record import BlindResult, Record
+from submission.runs.results import ranked_result
+from system.batches.loader import Taught
+from system.experiments.blind import BlindSet, blind_checksum, blind_entry
+from system.experiments.moments import rank_moments, require_rankable_moments
 from system.experiments.summary import ceiling_of
-from system.ranking.base import Pool, RankEntry, Ranker
-from system.ranking.checkpoint import ByOneModel
-from system.ranking.listing import Listed
-from system.ranking.mean import StoredScores
+from system.features.extract import Features
+from system.models.retrieval import RetrievalModel
+from system.ranking.embedding import require_known_words
+from system.ranking.entries import ByOneModel, RankedSet, RankEntry, RankMoments, matrix_labels
 from system.recipe import schema
+from system.recipe.data import Data
+from system.retriever import Retriever
+from system.runs.checkpoints import load_checkpoint
 from system.runs.folder import Run
-
-if TYPE_CHECKING:
-    from system.batches.loader import Taught
-    from system.features.extract import Features
-    from system.models.retrieval import RetrievalModel
-    from system.ranking.model import ModelRanker
-    from system.recipe.data import Data
+from system.runs.open import Trained, model_facts, untrained_origin
+from system.runs.trained_on import count_trained_clips
+from system.training.teachers import teacher_embeddings
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class RunModels:
-    """Models of a run whose stages are trained.
-
-    trained: The run's model with trained weights. untrained: The run's model before its training, with published
-    weights. features: Frames of the ranked clips. chosen: Validation results of the compared corrections, for each rank
-    entry that corrects the scores of hubs (clips with high scores for many queries); kept so that they are computed
-    once.
-    """
+class RunRanking:
+    """The trained and the initial model of a run, its data, and its blind sets by rank entry."""
 
     recipe: schema.Recipe
     run: Run
-    data: "Data"
-    trained: "RetrievalModel"
-    untrained: "RetrievalModel"
-    features: "Features"
-    chosen: dict[str, dict[str, float]] = field(default_factory=dict)
+    data: Data
+    trained: RetrievalModel
+    untrained: RetrievalModel
+    blind: Mapping[str, BlindSet]
+    chosen: dict[str, dict[str, float]] = field(default_factory=dict)  # see system.ranking.entries.Ranking
+    of_untrained: dict[str, ScoreMatrix] = field(default_factory=dict)  # scores before training, by data source
 
-    @property
-    def recipe_name(self) -> str:
-        """Name of the run's recipe."""
-        return self.recipe.name
-
-    @property
-    def content_keys(self) -> Mapping[str, str]:
-        """Dict from clip id to the checksum of the clip's audio."""
-        return self.features.keys
-
-    def model_ranker(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
-        """Return the ranker of the model at a stage's checkpoint; without a stage, of the untrained model."""
-        from system.ranking.model import KnownFeatures, ModelRanker
-        from system.runs.checkpoints import load_checkpoint
-        from system.runs.open import model_facts, untrained_origin
-
+    def retriever(self, stage: str | None, checkpoint: str | None, features: Features) -> Retriever:
+        """Return the model at a checkpoint, or before training, for clips with these frames."""
         model, origin = self.untrained, untrained_origin(self.recipe)
         if stage is not None:
             model, origin = self.trained, load_checkpoint(self.trained, self.run.folder / stage, checkpoint or "last")
-        facts = model_facts(self.run, model, self.recipe, origin).document()
-        return ModelRanker(model, KnownFeatures(self.features), facts, origin, score=self.recipe.model.score)
+        facts = model_facts(self.run.folder, model, self.recipe, origin)
+        return Retriever(Trained(model, self.recipe, facts, self.run.folder), features=features)
 
-    def entry_ranker(self, name: str) -> Ranker:
-        """Return a ranker that reads the stored scores of the rank entry `name`, which was ranked earlier."""
-        return StoredScores(self.run.scores_file(name))
+    def source(self, name: str) -> RankedSet:
+        """Return the readable clips of a data source and their captions."""
+        clips = self.data.readable_clips(name)
+        return RankedSet(clips, caption_queries(clips), self.data.features)
 
-    def live_ranker(self, name: str, source: str | None = None) -> Ranker:
-        """Return a ranker of the rank entry `name`, for any queries.
+    def earlier(self, name: str) -> ScoreMatrix:
+        """Return the scores of an earlier entry."""
+        return read_scores(self.run.scores_file(name))
 
-        source: Data source whose clips are ranked. None: the data source of the rank entry that is computed now. This
-        may be another entry than `name`, and use the scores of `name`.
-        """
-        models = self if source is None else replace(self, features=self.data.features)
-        return self.recipe.rank[name].ranker(models)
-
-    def caption_queries(self, source: str) -> Sequence[Query]:
-        """Return the captions of a data source's readable clips as queries."""
-        return caption_queries(self.ranked_clips(source))
-
-    def ranked_clips(self, source: str) -> Sequence[Clip]:
-        """Return the readable clips of a data source."""
-        return self.data.readable_clips(source)
-
-    def earlier_facts(self, entry: RankEntry) -> Mapping[str, Any]:
-        """Return an empty dict, since only a finished run has metadata of an earlier ranking."""
-        return {}
-
-    def teacher_embeddings(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
-        """Return the embeddings of clips and of their captions by a teacher, a model that others learn from."""
-        from system.training.teachers import teacher_embeddings
-
+    def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
+        """Return a teacher's embeddings of clips and of their captions."""
         return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
 
-
-def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank clips for all rank entries with metrics, and return a dict from entry to result.
-
-    kept: Earlier results, which are returned too; their entries are not ranked again.
-    A result compares the metrics with two baselines, chance and the untrained model.
-    """
-    recipe, data = models.recipe, models.data
-    new = [name for name in recipe.scored if name not in kept]
-    untrained = _rank_by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
-    ranked = dict(kept)
-    for name in new:
-        source, entry = recipe.ranked_source(name), recipe.rank[name]
-        clips = data.clips[source]
-        found = _rank_entry(name, models, clips, caption_queries(clips), has_csv=entry.csv)
-        if found is None:
-            continue
-        matrix, pool, origin = found
-        write_clips(models.run.clips_file(name), data.readable_clips(source), pool.norms)
-        before = untrained.get(source) if _is_trained(recipe.ranked(name)) else None
-        ranked[name] = _compute_result(name, models, matrix, origin, before)
-    return {name: ranked[name] for name in recipe.scored if name in ranked}
+    def before_training(self, source: str) -> ScoreMatrix:
+        """Return the scores of a data source by the initial model, as a baseline."""
+        if source not in self.of_untrained:
+            log.info("ranking %s with the untrained model too, for comparison", source)
+            ranked, retriever = self.source(source), self.retriever(None, None, self.data.features)
+            self.of_untrained[source] = retriever.matrix(ranked.queries, retriever.open(ranked.clips))
+        return self.of_untrained[source]
 
 
-def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
-    """Rank blind sets and write their submissions. Returns: Dict from rank entry to its result.
+def identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
+    """Return all settings that the scores of a rank entry depend on, besides those of training."""
+    chain = _chain(recipe, name)
+    entries = {one: recipe.rank[one] for one in chain}
+    sources = {
+        source
+        for entry in entries.values()
+        for source in (getattr(entry, "data", None), getattr(entry, "fit", None), *entry.other_sources)
+        if source
+    }
+    return {
+        "entries": {one: entry.model_dump(mode="json") for one, entry in entries.items()},
+        "data": {source: recipe.data[source].model_dump(mode="json") for source in sorted(sources)},
+    }
 
-    sets: Dict from rank entry to its blind set.
-    """
-    results = {}
-    for name, blind in sets.items():
-        entry, run = models.recipe.rank[name], models.run
-        found = _rank_entry(name, replace(models, features=blind.features), blind.clips, blind.queries, has_csv=True)
-        matrix, _, origin = found
-        results[name] = BlindResult(
+
+def _chain(recipe: schema.Recipe, name: str) -> list[str]:
+    """Return a rank entry and all those that it combines."""
+    return [name, *(one for other in recipe.rank[name].combined_entries for one in _chain(recipe, other))]
+
+
+def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
+    """Return whether the result of a rank entry is there and still holds, also if its blind set is gone."""
+    path = run.entry_file(name)
+    noted = read_json(path) if path.exists() else {}
+    if noted.get("identity") != identity(recipe, name):
+        return False
+    entry = blind_entry(recipe, name)
+    checksum = None if entry is None else blind_checksum(entry)
+    return checksum is None or noted["result"]["sha256"] == checksum
+
+
+def waits(recipe: schema.Recipe, name: str) -> bool:
+    """Return whether files of an entry's blind set are missing."""
+    entry = blind_entry(recipe, name)
+    return entry is not None and bool(entry.missing_files)
+
+
+def remove_stale(recipe: schema.Recipe, run: Run) -> None:
+    """Delete the files of entries that the recipe has no more, or that must be ranked again."""
+    names = [path.stem for path in sorted(run.folder.glob("results/*.json"))]
+    stale = [name for name in names if name not in recipe.rank or not is_ranked(recipe, run, name)]
+    if stale:
+        log.warning("the earlier scores of rank entries %s are replaced or removed", ", ".join(stale))
+    for name in stale:
+        for path in (*run.folder.glob(f"scores/{name}.*"), *run.folder.glob(f"submission/{name}.*")):
+            path.unlink()
+        run.entry_file(name).unlink()
+
+
+def rank_entry(name: str, ranking: RunRanking) -> None:
+    """Rank an entry, and write its files."""
+    recipe, run, entry = ranking.recipe, ranking.run, ranking.recipe.rank[name]
+    for folder in (run.scores_file(name).parent, run.csv_file(name).parent):
+        folder.mkdir(exist_ok=True)
+    result: Record
+    if isinstance(entry, RankMoments):
+        result = rank_moments(
+            name, entry, ranking.data, ranking.retriever(entry.stage, entry.checkpoint, ranking.data.features)
+        )
+    elif blind_entry(recipe, name):
+        if name not in ranking.blind:  # its files were missing when the run started
+            return
+        blind = ranking.blind[name]
+        matrix, origin = _write_scores(name, entry, blind.ranked, ranking, has_csv=True)
+        result = BlindResult(
             queries=len(matrix),
             clips=len(matrix.clip_ids),
             checkpoint=origin,
@@ -149,78 +159,79 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
             csv=str(run.csv_file(name)),
             sha256=blind.sha256,
         )
-    return results
+    else:
+        source = recipe.ranked_source(name)
+        matrix, origin = _write_scores(name, entry, ranking.source(source), ranking, entry.csv)
+        ranked = recipe.ranked(name)
+        is_trained = isinstance(ranked, ByOneModel) and ranked.stage is not None
+        result = ranked_result(
+            matrix,
+            get_edition(entry.edition),
+            ranking.before_training(source) if is_trained else None,
+            data=source,
+            checkpoint=origin,
+            ceiling=ceiling_of(recipe.data[source]),
+            also_trained_on=count_trained_clips(run, source, ranking.data),
+            scores=str(run.scores_file(name)),
+            csv=str(run.csv_file(name)) if entry.csv else None,
+        )
+    write_json(run.entry_file(name), {"identity": identity(recipe, name), "result": result.document()})
 
 
-def _rank_entry(
-    name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
-) -> tuple[ScoreMatrix, Pool, str]:
-    """Rank clips by a rank entry; write its scores and, with `has_csv`, its submission file.
-
-    Returns: The score matrix, the pool of ranked clips, and the description of the checkpoint.
-    """
-    entry, run = models.recipe.rank[name], models.run
-    log.info("rank entry %s: ranking %s", name, describe_size(queries, clips))
-    ranker = entry.ranker(models)
-    if unknown := ranker.without_known_words([query.text for query in queries]):
+def _write_scores(
+    name: str, entry: RankEntry, ranked: RankedSet, ranking: RunRanking, has_csv: bool
+) -> tuple[ScoreMatrix, str]:
+    """Score clips by an entry, and write the scores and the edition's CSV."""
+    run, edition = ranking.run, get_edition(entry.edition)
+    sizes = counted(len(ranked.queries), "caption", ","), counted(len(ranked.clips), "clip", ",")
+    log.info("rank entry %s: ranking %s against %s", name, *sizes)
+    if unknown := ranking.trained.text.without_known_words([query.text for query in ranked.queries]):
         log.warning(
-            "rank entry %s: the model knows no word of %d queries, first %r; for these queries, all clips have the "
-            "same score and are ordered by name; reword the queries", name, len(unknown), unknown[0],
+            "rank entry %s: the model knows no word of %s, first %r; all clips have the same score for these, and are "
+            "ordered by name; reword them", name, counted(len(unknown), "query"), unknown[0],
         )  # fmt: skip
-    pool = ranker.open(Listed([clip for clip in clips if clip.id in models.content_keys]))
-    matrix = ranker.matrix(queries, pool)
-    edition = get_edition(entry.edition)
+    matrix, origin, norms = entry.scores(ranked, ranking)
     matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
-    for path in (run.scores_file(name), run.csv_file(name)):
-        path.parent.mkdir(exist_ok=True)
     write_scores(run.scores_file(name), matrix)
     if has_csv:
         write_csv(matrix, run.csv_file(name), edition)
-    return matrix, pool, ranker.origin
+    if not blind_entry(ranking.recipe, name):
+        write_clips(run.clips_file(name), ranked.clips, norms)
+    return matrix, origin
 
 
-def _is_trained(entry: RankEntry) -> bool:
-    """Return whether a rank entry uses a trained stage, so that it can be compared with the untrained model."""
-    return isinstance(entry, ByOneModel) and entry.stage is not None
+def require_rankable(
+    recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, blind: Mapping[str, BlindSet]
+) -> None:
+    """Rank all entries with scores of zero before the training, so that errors of the ranking are found early."""
+    for name, one in blind.items():
+        _write_zeros(one.ranked, run, recipe.rank[name])
+    for name, entry in recipe.scored.items():
+        source = recipe.ranked_source(name)
+        clips = data.clips[source]
+        if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
+            is_read = recipe.model.audio.reads_clips
+            cure = f"; repair these clips, or remove them from {recipe.data[source].manifest}" if is_read else ""
+            raise KitError(
+                f"rank entry {name}: {counted(len(broken), 'clip')} of data source {source} cannot be read, first "
+                f"{data.features.broken[broken[0]]}{cure}"
+            )
+        ranked = RankedSet(clips, caption_queries(clips), data.features)
+        if isinstance(recipe.ranked(name), ByOneModel):
+            require_known_words(model, ranked.queries)
+        if entry.csv:
+            _write_zeros(ranked, run, entry)
+    require_rankable_moments(recipe, data)
+    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
+        if shared := count_trained_clips(run, source, data):
+            log.warning(
+                "training uses %s of data source %s, which is also ranked, so the metrics of this source are too high; "
+                "remove these recordings from the training data", counted(shared, "recording"), source,
+            )  # fmt: skip
 
 
-def _rank_by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix]:
-    """Return {source: the untrained model's scores} for the rank entries `names`."""
-    matrices = {}
-    ranker = models.model_ranker(None, None)
-    for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
-        clips = models.data.clips[source]
-        queries = caption_queries(clips)
-        log.info("ranking %s with the untrained model too, for comparison: %s", source, describe_size(queries, clips))
-        matrices[source] = ranker.matrix(queries, ranker.open(Listed(clips)))
-    return matrices
-
-
-def _compute_result(
-    name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
-) -> RankedResult:
-    """Return the metrics and other results of the rank entry `name`, whose scores are `matrix`.
-
-    origin: Description of the checkpoint that computed the scores. untrained: Score matrix of the untrained model for
-    the same clips and queries, for comparison; None: no comparison.
-    """
-    from submission.runs.results import ranked_result
-
-    recipe, run, source = models.recipe, models.run, models.recipe.ranked_source(name)
-    entry = recipe.rank[name]
-    return ranked_result(
-        matrix,
-        get_edition(entry.edition),
-        untrained,
-        data=source,
-        checkpoint=origin,
-        ceiling=ceiling_of(recipe.data[source]),
-        also_trained_on=models.data.count_shared_clips(recipe.trained_on, [source]),
-        scores=str(run.scores_file(name)),
-        csv=str(run.csv_file(name)) if entry.csv else None,
-    )
-
-
-def describe_size(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """Return the numbers of captions and clips of a data source as text."""
-    return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"
+def _write_zeros(ranked: RankedSet, run: Run, entry: RankEntry) -> None:
+    labels = matrix_labels(ranked.clips, ranked.queries, {})
+    with tempfile.TemporaryDirectory(dir=run.folder) as folder:
+        matrix = matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)])
+        write_csv(matrix, Path(folder) / "zeros.csv", get_edition(entry.edition))

@@ -166,5 +166,5 @@ def format_result(run: Run, result: RunResult) -> str:
         lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
     for name, moments in result.moments.items():
         lines += _moment_lines(name, moments)
-    lines += missing_blind_lines(load_recipe(run.folder / "resolved.json").recipe, result.blind)
+    lines += missing_blind_lines(load_recipe(run.resolved).recipe, set(result.blind))
     return "\n".join(lines)

@@ -1,18 +1,15 @@
-"""List of rankers.
-
-List of all kinds of rank entries. To add a kind, write its file in this folder and import it here. Never imports torch.
-"""
+"""Kinds of rank entries. To add a kind, write its file in this folder and import it here."""
 
 from typing import TYPE_CHECKING
 
 from data_tools.settings import closed_list
-from system.ranking.base import RankEntry
-from system.ranking.checkpoint import RankBlind as RankBlind
-from system.ranking.checkpoint import RankByCheckpoint as RankByCheckpoint
-from system.ranking.hub_corrected import RankHubCorrected as RankHubCorrected
-from system.ranking.mean import RankByMean as RankByMean
-from system.ranking.moments import RankMoments as RankMoments
-from system.ranking.teachers import RankByTeachers as RankByTeachers
+from system.ranking.entries import RankBlind as RankBlind
+from system.ranking.entries import RankByCheckpoint as RankByCheckpoint
+from system.ranking.entries import RankByMean as RankByMean
+from system.ranking.entries import RankByTeachers as RankByTeachers
+from system.ranking.entries import RankEntry
+from system.ranking.entries import RankHubCorrected as RankHubCorrected
+from system.ranking.entries import RankMoments as RankMoments
 
 if TYPE_CHECKING:
     Ranked = RankEntry

@@ -60,19 +60,6 @@ class Data:
         """Return the quick checksum of a clip's file; "" if it is missing."""
         return quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
-    def count_shared_clips(self, some: list[str], others: list[str]) -> int:
-        """Count the clips of sources `others` that are also in sources `some`.
-
-        Equal audio, or the same Freesound recording: data sets often have different excerpts of one recording.
-        """
-        known = [clip for name in some for clip in self.readable_clips(name)]
-        contents = {self.features.keys[clip.id] for clip in known}
-        recordings = {clip.freesound_id for clip in known} - {None}
-        return sum(
-            self.features.keys[clip.id] in contents or clip.freesound_id in recordings
-            for clip in {clip.id: clip for name in others for clip in self.readable_clips(name)}.values()
-        )
-
 
 def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | None" = None) -> Data:
     """Read every data source, and compute missing frames.

@@ -13,7 +13,7 @@ from data_tools.settings import Keys
 from submission.editions import EDITIONS, MOMENTS
 from system.audio.waveform import Waveform
 from system.moments.windows import By, Decoding
-from system.ranking.checkpoint import Metric
+from system.ranking.entries import Metric
 from system.recipe import schema
 
 Mistakes = Iterator[tuple[Keys, str]]
@@ -32,7 +32,7 @@ REFERENCES = {
     "rank.*.validation": ("data", "name a validation split"),
 }
 NAMES = {"data": "data source", "stages": "stage", "earlier stages": "earlier stage", "teachers": "teacher"}
-RUN_FOLDERS = {"scores", "submission", "figures"}  # a run has these folders, and one per stage
+RUN_FOLDERS = {"scores", "submission", "results", "figures"}  # a run has these folders, and one per stage
 
 
 def child(value: Any, *keys: str | int) -> Any:

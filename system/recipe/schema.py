@@ -20,8 +20,7 @@ from system.losses.cider import Cider
 from system.models.settings import RecipeModel
 from system.moments.windows import By, Decoding
 from system.ranking import RankBlind, Ranked, RankMoments
-from system.ranking.base import RankEntry
-from system.ranking.checkpoint import Checkpoint, Metric
+from system.ranking.entries import Checkpoint, Metric, RankEntry
 
 OF_WINDOWS = {"R1@0.5", "R1@0.7", "mAP"}  # metrics of moments that need predicted windows
 LOWER_IS_BETTER = {"loss"}

@@ -22,7 +22,7 @@ from data_tools.errors import KitError
 from data_tools.files import replacing, write_json
 from data_tools.settings import read_shaped
 from submission.editions import format_metric
-from submission.runs.reading import finish_hint, repair_hint
+from submission.runs.reading import finish_hint
 from submission.runs.record import EpochLine
 from system.recipe.schema import LOWER_IS_BETTER
 
@@ -133,7 +133,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
         state["progress"]["lines"] = [EpochLine.model_validate(line) for line in state["progress"]["lines"]]
         state["progress"] = Progress(**state["progress"])
     except Exception as error:  # torch.load raises many kinds for a damaged file
-        raise KitError(f"{path} is damaged ({type(error).__name__}); {repair_hint(folder.parent, folder)}") from error
+        raise KitError(f"{path} is damaged ({type(error).__name__}); {_again(folder)}") from error
     return state
 
 
@@ -148,7 +148,11 @@ def read_done(folder: Path) -> Done:
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
-    return read_shaped(path, Done, repair_hint(folder.parent, path))
+    return read_shaped(path, Done, _again(folder))
+
+
+def _again(folder: Path) -> str:
+    return f"delete {folder} and {folder.parent / 'result.json'}, and run the same command again"
 
 
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
@@ -167,7 +171,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
         known = ", ".join(["last", *done.best])
         raise KitError(f"stage {folder.name} has no checkpoint {which}; use one of {known}")
     value, epoch = done.best[which][0]
-    load_weights(model, weights_file(folder, epoch), repair_hint(folder.parent, folder))
+    load_weights(model, weights_file(folder, epoch), _again(folder))
     return f"{folder.name} epoch {epoch}, best {which} {format_metric(which, value)}"
 
 

@@ -4,7 +4,7 @@ Another machine can rank with the trained model in this folder, or start a stage
 
 model.safetensors        weights
 recipe.json              the recipe with all settings
-model.json               origin of the model, and checksums of the files
+model.json               origin of the model
 vocabulary.json | text/  files of the caption encoder
 audio/                   files of an audio encoder from the Hugging Face hub
 trained_on.csv           the clips that the model was trained on
@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from data_tools.errors import KitError
-from data_tools.files import checksum, replacing_folder, write_json, write_text
-from system.ranking.hub_corrected import RankHubCorrected
+from data_tools.files import replacing_folder, write_json, write_text
+from system.ranking.entries import RankHubCorrected
 from system.recipe.load import text_of
 from system.runs.checkpoints import as_os_errors, save_weights
 from system.runs.folder import TRAINED_ON
-from system.runs.open import Trained, open_trained, with_fit
+from system.runs.open import Trained, open_trained
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def export_run(run: Path, stage: str | None, checkpoint: str | None, out: Path) -> None:
     """Write the model of a run to a new folder."""
     trained = open_trained(run, stage, checkpoint, device=torch.device("cpu"))
-    export_model(with_fit(trained), out)
+    export_model(trained, out)
     if corrected := [name for name, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
         log.warning(
             "the exported model lacks the hub correction of %s, which needs captions of the recipe; it works with %s",
@@ -63,9 +63,7 @@ def export_model(trained: Trained, out: Path) -> None:
         save_weights(trained.model.state_dict(), folder / "model.safetensors")
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        checksums = {path.relative_to(folder).as_posix(): checksum(path) for path in files}
-        write_json(folder / "model.json", {**trained.facts.document(), "sha256": checksums})
+        write_json(folder / "model.json", trained.facts.document())
         write_text(folder / "README.md", _model_card(trained, out))
 
 

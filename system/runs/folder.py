@@ -1,20 +1,18 @@
-"""Files of a run folder.
+"""Files of a run's folder, runs/NAME_sSEED; a step whose file is there is finished.
 
-They are settings, provenance, checkpoints and results.
-
-<runs>/<date>_<recipe>_s<seed>_<commit>/
-  recipe.yaml      copy of the recipe file
-  resolved.json    every setting; used as a recipe, this file results in the same run
-  provenance.json  versions, machine, and checksums of the data
-  log.txt          log messages
-  vocabulary.json  known words of a text encoder from scratch
-  metrics.jsonl    one line of metrics per epoch
-  trained_on.csv   clips that the model was trained on
-  <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
-  scores/          score matrices, and the clips and queries that they rank
-  submission/      ranked lists
-  figures/         curves of the metrics
-  result.json      written last; if it exists, the run is finished
+recipe.yaml      copy of the recipe file
+resolved.json    every setting; used as a recipe, this file results in the same run
+provenance.json  versions, machine, and checksums of what the run reads
+log.txt          log messages
+vocabulary.json  known words of a text encoder from scratch
+trained_on.csv   clips that the model was trained on
+metrics.jsonl    one line of metrics per epoch
+<stage>/         last.pt, the best checkpoints; done.json once it is trained
+scores/          score matrices, and the clips and queries that they rank
+submission/      ranked lists
+results/         a file per ranked entry: its settings and its metrics
+figures/         curves of the metrics
+result.json      facts about the run and the results of all entries; written last
 """
 
 import json
@@ -23,31 +21,27 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from data_tools.errors import KitError
-from data_tools.files import lock, remove_parts, require_unharmed, write_text
-from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
+from data_tools.files import lock, read_json, remove_parts, replacing, write_text
+from submission.runs.reading import read_metrics, read_provenance, read_result
 from submission.runs.record import EpochLine, Provenance, RunResult
+from system.recipe import schema
+from system.recipe.load import Loaded, differing, load_recipe
 from system.runs.log_file import LogFile
 
 TRAINED_ON = "trained_on.csv"  # exported models have this file too
-
 log = logging.getLogger(__name__)
 
 
 class Run:
-    """Paths and readers of the files of a run.
+    """Paths and readers of the files of a run."""
 
-    made: Folders that did not exist before this run: the run's folder and its parents, innermost first. ranks_again:
-    Whether the recipe differs from the run's earlier recipe in the setting `rank`, and in no other setting.
-    """
-
-    def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_again: bool = False) -> None:
-        """Set the paths of the run's files. made: Folders created for it. ranks_again: Rank a trained run again."""
-        self.folder, self.made, self.ranks_again = folder, made, ranks_again
-        self.result, self.provenance = folder / "result.json", folder / "provenance.json"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.result, self.provenance = folder, folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
-        self.figures, self.trained_on = folder / "figures", folder / TRAINED_ON
+        self.figures, self.trained_on, self.resolved = folder / "figures", folder / TRAINED_ON, folder / "resolved.json"
 
     def scores_file(self, name: str) -> Path:
         """Return the path of a rank entry's score matrix."""
@@ -58,33 +52,24 @@ class Run:
         return self.folder / "submission" / f"{name}.csv"
 
     def clips_file(self, name: str) -> Path:
-        """Return the path of a rank entry's table of ranked clips, whose format is in submission.runs.clips."""
+        """Return the path of a rank entry's table of ranked clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 
-    def repair_hint(self, *damaged: Path) -> str:
-        """Describe how to repair damaged files, as the end of an error message.
-
-        The text names the files to delete, and the command that restores them.
-        """
-        return repair_hint(self.folder, *damaged)
+    def entry_file(self, name: str) -> Path:
+        """Return the path of the file that says that a rank entry is ranked."""
+        return self.folder / "results" / f"{name}.json"
 
     def read_provenance(self) -> Provenance:
-        """Read the run's provenance, and verify the checksums of the files that it lists.
-
-        Raises DataError if any of these files is missing or damaged.
-        """
-        found = read_provenance(self.folder)
-        for name, checksum in found.sha256.items():
-            require_unharmed(self.folder / name, checksum, self.repair_hint(self.folder / name))
-        return found
+        """Read provenance.json."""
+        return read_provenance(self.folder)
 
     def read_result(self) -> RunResult:
-        """Read the run's result.json."""
+        """Read result.json."""
         return read_result(self.folder)
 
-    def read_metrics(self, hint: str | None = None) -> list[EpochLine]:
-        """Read the run's metrics.jsonl: one line per epoch. hint: Cure for a damaged file, for the message."""
-        return read_metrics(self.metrics, hint or self.repair_hint(self.metrics))
+    def read_metrics(self) -> list[EpochLine]:
+        """Read metrics.jsonl: one line per epoch."""
+        return read_metrics(self.metrics, f"delete it, and continue with lbar run {self.resolved} --out {self.folder}")
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
         """Replace the content of metrics.jsonl, if it differs."""
@@ -94,28 +79,65 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Context manager that locks the run against other processes, and copies log messages to log.txt.
+        """Lock the run against other processes, and copy log messages to log.txt.
 
-        Partial files of killed processes are removed. The folder of a new run is removed if the run fails before any
-        training.
+        The folder of a new run is removed if the run fails before any training.
         """
+        made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
-        with lock(self.folder / "lock", busy):
+        with lock(self.folder / "lock", busy), closing(LogFile(self.folder / "log.txt")) as handler:
             remove_parts(self.folder)
-            with closing(LogFile(self.folder / "log.txt")) as handler:
-                logging.getLogger().addHandler(handler)
-                try:
-                    yield
-                except (KitError, OSError):
-                    self._remove_untrained()
-                    raise
-                finally:
-                    logging.getLogger().removeHandler(handler)
+            logging.getLogger().addHandler(handler)
+            try:
+                yield
+            except BaseException as error:
+                handler.note(error)
+                if isinstance(error, KitError | OSError) and made and not any(self.folder.glob("*/last.pt")):
+                    shutil.rmtree(self.folder)
+                    with suppress(OSError):  # the folder holds other runs by now
+                        for above in made[1:]:
+                            above.rmdir()
+                raise
+            finally:
+                logging.getLogger().removeHandler(handler)
 
-    def _remove_untrained(self) -> None:
-        """Delete the folder of a new run that has not been trained."""
-        if self.made and not any(self.folder.glob("*/last.pt")):
-            shutil.rmtree(self.folder)
-            with suppress(OSError):  # the folder holds other runs by now
-                for above in self.made[1:]:
-                    above.rmdir()
+    def require_place(self, loaded: Loaded) -> None:
+        """Raise KitError if the folder has other files, or the run of another recipe.
+
+        Only `rank`, and the sources that only `rank` uses, may differ.
+        """
+        if not self.resolved.exists():
+            own, copy = {"lock", "log.txt"}, self.folder / "recipe.yaml"
+            own |= {copy.name} if copy.exists() and copy.read_bytes() == loaded.source else set()
+            found = self.folder.iterdir() if self.folder.exists() else ()
+            if any(path.name not in own and path.suffix != ".part" for path in found):
+                raise KitError(f"{self.folder} is neither a run nor empty; name another folder")
+            return
+        before, now = (_training_settings(one) for one in (load_recipe(self.resolved).recipe, loaded.recipe))
+        if json.dumps(before) != json.dumps(now):
+            keys = ", ".join(key for key, _, _ in differing(before, now)) or "the order of stages or experts"
+            raise KitError(
+                f"{self.folder} is a run with other settings ({keys}); give the same ones, or name another run with "
+                "--name"
+            )
+
+    def adopt(self, loaded: Loaded) -> None:
+        """Write the recipe, in place of another one with the same training."""
+        if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == loaded.resolved():
+            return
+        with replacing(self.folder / "recipe.yaml") as temporary:
+            temporary.write_bytes(loaded.source)
+        write_text(self.resolved, loaded.resolved())
+
+    def changed_sources(self, recipe: schema.Recipe) -> set[str]:
+        """Return the data sources whose settings are not those of the run's last recipe."""
+        before = read_json(self.resolved)["data"]
+        return {name for name, one in recipe.data.items() if before.get(name) != one.model_dump(mode="json")}
+
+
+def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
+    """Return the settings that training depends on; the order of stages and experts is one of them."""
+    used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
+    used |= set(recipe.relevance.corpus if recipe.relevance else ())
+    settings = recipe.model_dump(mode="json", exclude={"rank"})
+    return settings | {"data": {name: settings["data"][name] for name in sorted(used)}}

@@ -1,11 +1,10 @@
-"""Names of runs, recipes and hub models.
-
-Never imports torch.
-"""
+"""What a name means: a run, an exported model, a recipe, or a model of the Hugging Face hub."""
 
 from pathlib import Path
 
 from data_tools.classify.model_files import PACKAGES
+from data_tools.errors import KitError
+from submission.runs.reading import finish_hint
 from system.recipe.load import SUFFIXES
 
 HUB_FILES = ("config.json", "modules.json")  # one of them is in every folder of a hub model
@@ -13,10 +12,9 @@ KIT_FILES = ("model.json", "recipe.json", "resolved.json")  # of exported models
 
 
 def is_untrained(name: Path) -> bool:
-    """Return whether a path or name means a recipe or a Hugging Face model, not a run or an exported model.
+    """Return whether a name means a recipe or a hub model, not a run or an exported model.
 
-    A path that does not exist counts as a hub model if it has the form OWNER/NAME, and OWNER is not a folder in the
-    current folder.
+    A path that does not exist means a hub model if it is OWNER/NAME, and OWNER is no folder here.
     """
     if name.is_dir():
         return any((name / one).exists() for one in HUB_FILES) and not any((name / one).exists() for one in KIT_FILES)
@@ -29,3 +27,14 @@ def is_untrained(name: Path) -> bool:
 def is_recipe(name: Path) -> bool:
     """Return whether a path has the file extension of a recipe, and is not a folder."""
     return name.suffix in SUFFIXES and not name.is_dir()
+
+
+def trained_files(folder: Path) -> list[Path]:
+    """Return the files that identify a trained model's weights. Raises KitError if there is none."""
+    if (folder / "model.safetensors").exists():
+        return [folder / "model.safetensors"]
+    if done := sorted(folder.glob("*/done.json")):
+        return done
+    if (folder / "result.json").exists():
+        raise KitError(f"{folder} is a run without trained stages; export its model, and name the exported folder")
+    raise KitError(f"{folder} is neither a finished run nor an exported model; {finish_hint(folder)}")

@@ -9,8 +9,9 @@ from pydantic import Field
 from data_tools.errors import DataError
 from data_tools.files import is_locked, read_json, require_folder
 from submission.editions import format_metric
-from submission.runs.reading import read_metrics, read_provenance, read_result, repair_hint
+from submission.runs.reading import read_provenance, read_result
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
+from system.runs.folder import Run
 
 CHOSEN_BY = ("mAP@10", "mAP@16", "recall_sum", "R1@0.7", "loss")  # validation metrics, the first available one is shown
 LOWER_IS_BETTER = {"loss"}
@@ -73,8 +74,8 @@ def overview(folder: Path) -> RunOverview:
 def _read_overview(folder: Path) -> RunOverview:
     """Read the files in the folder of a run and return a summary. Raises DataError for damaged files."""
     recipe = read_json(folder / "resolved.json")
-    metrics = folder / "metrics.jsonl"
-    epochs = read_metrics(metrics, repair_hint(folder, metrics)) if metrics.exists() else []
+    run = Run(folder)
+    epochs = run.read_metrics() if run.metrics.exists() else []
     result = read_result(folder) if (folder / "result.json").exists() else None
     return RunOverview(
         run=str(folder),

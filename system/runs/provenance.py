@@ -1,38 +1,33 @@
-"""Versions, machine and checksums of a run.
-
-Provenance is a record of these. The checksums are those of data, experts, teachers and starting models.
-"""
+"""What a run is made of: code, machine, and checksums of manifests and weights, which are compared at resume."""
 
 import hashlib
 import json
-import logging
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from data_tools.errors import KitError
-from data_tools.files import checksum, replacing, require_file, write_json, write_text
+from data_tools.files import require_file, write_json
 from data_tools.manifest import Clip
 from submission.runs.record import Provenance
 from system.audio.base import file_sha256
 from system.recipe import schema
-from system.recipe.load import Loaded, differing, load_recipe
+from system.recipe.load import Loaded, differing
 from system.runs.folder import Run
-from system.runs.weights import trained_files
+from system.runs.names import trained_files
 
-log = logging.getLogger(__name__)
+BY_SOURCE = ("manifests", "contents")  # kinds of inputs whose keys are data sources
 
 
 def commit() -> str:
-    """Return the short hash of the code's commit, with "+" if files differ from the commit.
-
-    The result is "unversioned" outside a git checkout.
-    """
+    """Return the short hash of the code's commit, with "+" if files differ; "unversioned" outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -40,166 +35,107 @@ def commit() -> str:
         return "unversioned"
 
 
-def input_checksums(
-    recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return a dict from kind of input, such as manifests or experts, to the checksums of a run's inputs.
-
-    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
-    the checksum of its audio. None: the audio has not been read; checksums of audio and of augmentation files are left
-    out.
-    """
-    teachers = teacher_checksums(recipe)
-    changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
-    augment = {name: file_sha256(Path(name)) for name in sorted(changed_by)} if contents is not None else {}
+def file_checksums(recipe: schema.Recipe) -> dict[str, Any]:
+    """Return the checksums of manifests, moments, embeddings, teachers and start models, as far as they exist."""
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
-    weights = {folder: _weight_checksums(Path(folder), f"start_from {folder}") for folder in starts}
+    weights = {name: path for name, one in recipe.teachers.items() if (path := schema.teacher_path(one))}
     return {
-        "manifests": {name: file_sha256(path) for name, path in recipe.data_files.items()},
-        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
-        "text": text,
-        "starts": {folder: " ".join(checksums.values()) for folder, checksums in weights.items()},
-        **({"teachers": teachers} if teachers else {}),
-        **({"audio": audio} if (audio := recipe.model.audio.file_checksums()) else {}),
-        **({"augment": augment} if augment else {}),
-        **({} if contents is None else {"contents": dict(contents)}),
+        "manifests": {name: file_sha256(path) for name, path in recipe.data_files.items() if path.exists()},
+        "teachers": {name: _weight_checksums(path) for name, path in weights.items() if path.exists()},
+        "starts": {one: " ".join(_weight_checksums(Path(one)).values()) for one in starts if Path(one).exists()},
     }
 
 
-def teacher_checksums(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
-    """Return a dict from each teacher to the checksums of the files that determine its weights.
+def _weight_checksums(path: Path) -> dict[str, str]:
+    """Return the checksums of the files that identify a model's weights."""
+    if path.is_file():  # of embeddings
+        return {path.name: file_sha256(path)}
+    return {one.relative_to(path).as_posix(): file_sha256(one) for one in trained_files(path)}
 
-    Teachers that are stages of the same run are left out. Raises KitError if a teacher's folder has no trained model.
-    """
-    checksums = {}
+
+def require_models(recipe: schema.Recipe) -> None:
+    """Raise KitError for a teacher or a start model that is missing or not trained."""
     for name, teacher in recipe.teachers.items():
-        if isinstance(teacher, schema.StageTeacher):
-            continue
         if isinstance(teacher, schema.EmbeddingsTeacher):
             require_file(Path(teacher.file), f"teacher {name}: write the file with lbar embed")
-            checksums[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
-            continue
-        checksums[name] = _weight_checksums(Path(teacher.folder), f"teacher {name}")
-    return checksums
+        elif isinstance(teacher, schema.ModelTeacher):
+            _require_trained(f"teacher {name}", Path(teacher.folder))
+    for name, stage in recipe.stages.items():
+        if isinstance(stage.start_from, schema.FromModel):
+            _require_trained(f"start_from of stage {name}", Path(stage.start_from.folder))
 
 
-def _weight_checksums(folder: Path, part_of_recipe: str) -> dict[str, str]:
-    """Return a dict from each file that identifies the weights in a model's folder to its checksum.
-
-    part_of_recipe: Entry of the recipe that uses the model, for error messages.
-    """
+def _require_trained(part: str, folder: Path) -> None:
     try:
-        paths = trained_files(folder)
+        trained_files(folder)
     except KitError as error:
-        raise KitError(f"{part_of_recipe} needs a trained model: {error}") from None
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+        raise KitError(f"{part} needs a trained model: {error}") from None
 
 
-def require_unchanged_files(run: Run, current: dict[str, Any], others: Collection[str] = ()) -> None:
-    """Raise KitError if a checksum in `current` differs from the run's provenance; data sources `others` may differ.
-
-    current: Present checksums, which are compared with the checksums in the run's provenance. Some checksums are not
-    compared: keys that `current` leaves out, data sources that are new or removed, and the data sources `others`.
-    """
-    before = run.read_provenance().document()
-    known = {key: before[key] for key in current if key in before}
-    compared = json.loads(json.dumps({key: current[key] for key in known}))
-    for key in ("manifests", "contents"):
-        if key in known:
-            both = (known[key].keys() & compared[key].keys()).difference(others)
-            known[key], compared[key] = ({name: part[key][name] for name in both} for part in (known, compared))
-    changed = sorted(key for key, _, _ in differing(known, compared))
+def require_unchanged(run: Run, now: Mapping[str, Any], free: Iterable[str] = ()) -> None:
+    """Raise KitError if something has another checksum than when the run began. free: Sources that may differ."""
+    before, changed = run.read_provenance().document(), []
+    for kind, found in json.loads(json.dumps(now)).items():
+        noted, named = before.get(kind), f"{kind}"
+        if isinstance(noted, dict) and isinstance(found, dict):
+            may = {name for name in found if kind in BY_SOURCE and name.removesuffix(".moments") in set(free)}
+            both = (noted.keys() & found.keys()) - may
+            noted, found = ({name: part[name] for name in both} for part in (noted, found))
+        elif kind not in before:
+            continue
+        changed += [key for key, _, _ in differing(noted, found, named)]
     if changed:
-        inputs = ", ".join(changed) + (" (audio files)" if any(key.startswith("contents") for key in changed) else "")
-        raise KitError(f"{run.folder}: {inputs} changed since this run began; start a new run")
+        raise KitError(
+            f"{run.folder}: {', '.join(sorted(changed))} changed since this run began (contents are audio files); "
+            "restore them, or start another run with --name"
+        )
 
 
-def record_provenance(
-    run: Run,
-    loaded: Loaded,
-    text: str | None,
-    contents: Mapping[str, str],
-    gpu: str | None,
-) -> None:
-    """Write a run's provenance (versions, machine and checksums), or check and complete that of a resumed run.
+def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
+    """Write what a new run is made of; for an older one, compare it, and note new sources and another commit.
 
-    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
-    the checksum of its audio. gpu: Name of the GPU. If the run is resumed, raise KitError if a checksum has
-    changed, and add the code's commit if it is new. The checksum of resolved.json is added if an earlier process was
-    killed before writing it.
+    Args:
+        text: Checksum of a pre-trained text encoder.
+        contents: Checksum of the audio of each data source.
     """
-    import torch
-
     recipe = loaded.recipe
-    current = input_checksums(recipe, text, contents)
-    if run.provenance.exists():
-        require_unchanged_files(run, current, _changed_sources(run, recipe))
-        before = run.read_provenance()
-        commits = before.commits if before.commits[-1] == commit() else [*before.commits, commit()]
-        sums = {"resolved.json": checksum(run.folder / "resolved.json"), **before.sha256}
-        if (commits, sums) != (before.commits, before.sha256):
-            write_json(run.provenance, before.document() | {"commits": commits, "sha256": sums})
+    augments = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
+    now = file_checksums(recipe) | {
+        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        "text": text,
+        "audio": recipe.model.audio.file_checksums(),
+        "augment": {name: file_sha256(Path(name)) for name in sorted(augments)},
+        "contents": dict(contents),
+    }
+    if not run.provenance.exists():
+        machine = {
+            "recipe": recipe.name,
+            "seed": recipe.seed,
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": sys.argv,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "machine": platform.platform(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpu": gpu,
+            "started_in": os.path.relpath(Path.cwd(), run.folder.resolve()),
+        }
+        noted = Provenance.model_validate({**machine, "changes": list(loaded.changes), "commits": [commit()], **now})
+        write_json(run.provenance, noted.document())
         return
-    noted = Provenance(
-        recipe=recipe.name,
-        seed=recipe.seed,
-        changes=list(loaded.changes),
-        commits=[commit()],
-        began=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=sys.argv,
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        machine=platform.platform(),
-        cores=os.cpu_count(),
-        threads=torch.get_num_threads(),
-        gpu=gpu,
-        started_in=os.path.relpath(Path.cwd(), run.folder.resolve()),
-        sha256={path.name: checksum(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
-        **current,
-    )
-    write_json(run.provenance, noted.document())
-
-
-def _changed_sources(run: Run, recipe: schema.Recipe) -> list[str]:
-    """Return the names of data files whose data sources have other settings than in the run's resolved.json.
-
-    Only a run that is ranked again may have such sources; its training does not use them.
-    """
-    if not run.ranks_again:
-        return []
-    before = load_recipe(run.folder / "resolved.json").recipe.data
-    others = {name for name, source in recipe.data.items() if before.get(name) != source}
-    return [name for name in recipe.data_files if name.removesuffix(".moments") in others]
-
-
-def store_new_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Replace the recipe and the checksums in the folder of a run that is ranked again.
-
-    text: Checksum of a pre-trained text encoder; None for an encoder from scratch. contents: Dict from data source to
-    the checksum of its audio.
-    The run has no result.json until it is ranked. If the process is killed, the same command ranks the run again.
-    """
-    resolved, before = loaded.resolved(), run.read_provenance().document()
-    noted = before | input_checksums(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}
-    sums = {name: value for name, value in noted.get("sha256", {}).items() if name != "resolved.json"}
-    write_json(run.provenance, noted | {"sha256": sums})
-    with replacing(run.folder / "recipe.yaml") as temporary:
-        temporary.write_bytes(loaded.source)
-    write_text(run.folder / "resolved.json", resolved)
-    write_json(run.provenance, noted | {"sha256": {**sums, "resolved.json": sha256_of_text(resolved)}})
+    require_unchanged(run, now, run.changed_sources(recipe))
+    before = run.read_provenance().document()
+    commits = dict.fromkeys([*before["commits"], commit()]) if before["commits"][-1] != commit() else before["commits"]
+    noted_now = before | {"commits": list(commits), "changes": list(loaded.changes)}
+    noted_now |= {kind: before.get(kind, {}) | now[kind] for kind in BY_SOURCE}
+    if noted_now != before:
+        write_json(run.provenance, noted_now)
 
 
 def contents_checksum(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
-    """Return one checksum of the ids and the audio of clips. keys: Dict from clip id to the audio's checksum.
-
-    keys: Clips with broken audio are missing.
-    """
+    """Return one checksum of the ids and the audio of clips. keys: Checksum of the audio by id of a readable clip."""
     checksum = hashlib.sha256()
     for clip_id in sorted(clip.id for clip in clips):
         checksum.update(f"{clip_id}\0{keys.get(clip_id)}\n".encode())
     return checksum.hexdigest()
-
-
-def sha256_of_text(text: str) -> str:
-    """Return the SHA-256 checksum of a text, as hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()

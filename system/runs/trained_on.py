@@ -1,14 +1,10 @@
-"""Clips that a model was trained on.
-
-Record the clips that a model, its starting model and its teachers were trained on. Refuse teachers and starting models
-that were trained on ranked clips.
+"""Leaks: the clips that a model, its start models and its teachers were trained on, and which of them are ranked.
 
 <run or exported model>/trained_on.csv   id, freesound_id (may be empty), quick_sha256 of the audio file
 """
 
 import logging
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainedClip(NamedTuple):
-    """A row of trained_on.csv. freesound_id: "" if unknown. quick_sha256: Checksum of the audio; see json_text.py."""
+    """A row of trained_on.csv."""
 
     id: str
     freesound_id: str
@@ -35,95 +31,85 @@ NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training 
 
 
 def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write trained_on.csv, the table of the clips that a run is trained on, unless it exists.
-
-    If the training clips of a starting model or a teacher are not known, the row NOT_KNOWN is added.
-    """
+    """Write trained_on.csv: the clips of the run's stages, of its start models, and of its teachers."""
     if run.trained_on.exists():
         return
-    starts = [stage.start_from for stage in recipe.stages.values()]
-    models = [part for part in (*starts, *recipe.teachers.values()) if not isinstance(part, _OF_THIS_RUN)]
-    tables = [read_trained_clips(Path(model.folder)) for model in models]
-    inherited = [clip for table in tables for clip in table or [NOT_KNOWN]]
-    embeddings = any(isinstance(teacher, schema.EmbeddingsTeacher) for teacher in recipe.teachers.values())
-    if embeddings or recipe.model.audio.trained_on_captions:
-        inherited.append(NOT_KNOWN)
-    clips = (
+    clips = [
         TrainedClip(clip.id, clip.freesound_id or "", data.quick_checksum(clip))
         for source in recipe.trained_on
         for clip in data.readable_clips(source)
-    )
-    write_table(run.trained_on, TrainedClip._fields, dict.fromkeys(chain(clips, inherited)))
+    ]
+    for _, model in _models_of(recipe):
+        clips += (read_trained_clips(Path(model.folder)) if hasattr(model, "folder") else None) or [NOT_KNOWN]
+    if recipe.model.audio.trained_on_captions:
+        clips.append(NOT_KNOWN)
+    if clips:
+        write_table(run.trained_on, TrainedClip._fields, dict.fromkeys(clips))
 
 
-_OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schema.EmbeddingsTeacher)
+Model = schema.ModelTeacher | schema.EmbeddingsTeacher | schema.FromModel
+
+
+def _models_of(recipe: schema.Recipe) -> Iterator[tuple[str, Model]]:
+    """Yield the keys and the settings of the teachers and start models that are not of this run."""
+    for name, stage in recipe.stages.items():
+        if isinstance(stage.start_from, schema.FromModel):
+            yield f"stages.{name}.start_from", stage.start_from
+    for name, teacher in recipe.teachers.items():
+        if not isinstance(teacher, schema.StageTeacher):
+            yield f"teachers.{name}", teacher
 
 
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
-    """Read the clips that a model was trained on; None if they are not known.
-
-    The clips are not known for models of other authors, and for models that learned from such models.
-    folder: Folder of a run or an exported model. Raises DataError for a damaged table.
-    """
+    """Read the clips that a run or an exported model was trained on; None if not all are known."""
     path = folder / TRAINED_ON
     if not path.exists():
         return None
-    rows = read_table(path, TrainedClip._fields)
-    found = [TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in rows]
+    found = _read(path)
     return None if NOT_KNOWN in found else found
 
 
+def _read(path: Path) -> list[TrainedClip]:
+    rows = read_table(path, TrainedClip._fields)
+    return [TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in rows]
+
+
 def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError if a teacher, or a model that a stage starts from, was trained on a clip that the recipe ranks.
+    """Raise KitError for a teacher or a start model that was trained on ranked clips, unless that is acknowledged.
 
-    Two clips count as the same if they have the same audio, or are of the same Freesound recording. Teachers with
-    unknown training clips are refused too. A model is accepted if `trained_on_test: acknowledged` is set in the recipe.
+    A teacher whose training clips are not known is refused, too; a start model is warned about.
     """
-    for name, teacher in recipe.teachers.items():
-        if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
+    ranked = [
+        clip
+        for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored))
+        for clip in data.readable_clips(source)
+    ]
+    for key, model in _models_of(recipe):
+        if isinstance(model, schema.EmbeddingsTeacher) or model.trained_on_test == "acknowledged":
             continue
-        permit = f"set `trained_on_test: acknowledged` in teachers.{name}"
-        clips = read_trained_clips(Path(teacher.folder))
+        permit = f"use another model, or set {key}.trained_on_test to acknowledged"
+        clips = read_trained_clips(Path(model.folder))
+        if clips is None and isinstance(model, schema.ModelTeacher):
+            raise KitError(f"{key}: the training data of {model.folder} is unknown; {permit}")
         if clips is None:
-            raise KitError(
-                f"teacher {name}: the training data of {teacher.folder} is unknown ({TRAINED_ON} is missing or "
-                f"incomplete), so it may include ranked clips; use another teacher, or {permit}"
-            )
-        _refuse_ranked_clips(f"teacher {name}: {teacher.folder}", clips, recipe, data, permit)
-    for name, stage in recipe.stages.items():
-        start = stage.start_from
-        if isinstance(start, schema.FromModel) and start.trained_on_test != "acknowledged":
-            permit = f"set `trained_on_test: acknowledged` in stages.{name}.start_from"
-            clips = read_trained_clips(Path(start.folder))
-            if clips is None:
-                log.warning(
-                    "stage %s starts from %s, whose training data is unknown and may include ranked clips, so "
-                    "the metrics may be too high",
-                    name,
-                    start.folder,
-                )
-            _refuse_ranked_clips(f"stage {name}: {start.folder}", clips or [], recipe, data, permit)
+            log.warning("%s: the training data of %s is unknown; metrics may be too high", key, model.folder)
+        if found := shared_clips(clips or [], ranked, data):
+            some = f"{counted(len(found), 'ranked clip')}, such as {found[0].id}"
+            raise KitError(f"{key}: {model.folder} was trained on {some}; {permit}")
 
 
-def _refuse_ranked_clips(model: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, permit: str) -> None:
-    """Raise KitError if a clip that the recipe ranks is among the training clips of a model.
-
-    clips: The training clips. model: Description of the model, for the message. permit: Setting that permits the model
-    all the same, for the message.
-    """
-    found = list(_ranked_training_clips(clips, recipe, data))
-    if found:
-        source, clip = found[0]
-        raise KitError(
-            f"{model} was trained on {counted(len(found), 'ranked clip')}, such as {clip.id} of {source}; "
-            f"use another model, or {permit}"
-        )
+def count_trained_clips(run: Run, source: str, data: Data) -> int:
+    """Count the clips of a data source that the run's model, its start models or its teachers were trained on."""
+    trained = _read(run.trained_on) if run.trained_on.exists() else []
+    return len(shared_clips(trained, data.readable_clips(source), data))
 
 
-def _ranked_training_clips(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
-    """Yield (data source, clip) for every clip that the recipe ranks and that is one of a model's training clips."""
-    contents, recordings = {one.quick_sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
-    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
-        for clip in data.readable_clips(source):
-            if data.quick_checksum(clip) in contents or (clip.freesound_id or "") in recordings:
-                yield source, clip
+def shared_clips(trained: Sequence[TrainedClip], clips: Sequence[Clip], data: Data) -> list[Clip]:
+    """Return the clips with the audio, or of the Freesound recording, of a trained one; without audio, by id."""
+    contents, recordings = {one.quick_sha256 for one in trained} - {""}, {one.freesound_id for one in trained} - {""}
+    ids = {one.id for one in trained if not one.quick_sha256}
+    return [
+        clip
+        for clip in clips
+        if clip.id in ids or clip.freesound_id in recordings or data.quick_checksum(clip) in contents
+    ]

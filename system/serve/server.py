@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,14 +17,95 @@ from aiohttp import web
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.frames import holds_frames
-from system.ranking.base import Hit
-from system.serve.search import Search
+from system.ranking.embedding import vectors
+from system.retriever import Hit, Pool, Retriever, list_clips
 
 OWN_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
 COLUMNS = ["rank", "score", "file_name", "path", "seconds", "windows"]  # of the CSV
+MEANINGS = {
+    "overlap": "the probability that a moment has an IoU of 0.7 or more with the window",
+    "thresholds": "the mean of the window's frames minus the mean of all other frames",
+}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger(__name__)
+
+
+class Search:
+    """Searches a pool of clips; for one thread at a time."""
+
+    def __init__(self, retriever: Retriever, pool: Pool, audio: Path | None = None, split: str | None = None) -> None:
+        """Keep the pool; `audio` and `split` are what it was listed from, to find added files."""
+        self.retriever, self.pool = retriever, pool
+        self._audio, self._split, self._files = audio, split, _files_in(audio)
+
+    def refresh(self) -> None:
+        """Open the pool again if files were added, changed or removed; keep it if no clip is left."""
+        files = _files_in(self._audio)
+        if self._audio and files != self._files:
+            self._files, self.pool = files, self.retriever.open(*list_clips(self._audio, self._split))
+
+    def find(self, text: str, count: int, offset: int = 0) -> list[Hit]:
+        """Return the best clips of a text, after the first `offset`."""
+        return self.retriever.search(text, self.pool, count, offset)[0]
+
+    def like(self, clip: str, count: int, offset: int = 0) -> list[Hit]:
+        """Return the clips whose embeddings have the highest cosine with that of a clip, which is the first."""
+        rows = {one.id: row for row, one in enumerate(self.pool.clips)}
+        if clip not in rows:
+            raise KitError(f"no clip {clip[:80]}; search again")
+        sounds = vectors(self.pool.embedded)  # (C, D), of unit length
+        scores = sounds @ sounds[rows[clip]]
+        best = self.pool.order.best(scores[None], min(offset + count, len(scores)))[0, offset:].tolist()
+        return [Hit(row, self.pool.clips[row].path, float(scores[row])) for row in best]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts about the model and the clips that the page shows.
+
+        The checkpoint is named without its validation score, which was measured on other clips.
+        """
+        facts, windows = self.retriever.facts, self.retriever.windows
+        return {
+            "recipe": facts.recipe,
+            "run": facts.run,
+            "checkpoint": facts.checkpoint.partition(",")[0],
+            "clips": len(self.pool.clips),
+            "skipped": len(self.pool.skipped),
+            "compares_clips": self.pool.embedded.lengths is None,  # so that `like` works
+            "score": self.retriever.recipe.model.score.meaning,
+            **({"windows": MEANINGS[windows.by], "frames": "the probability to be in a moment"} if windows else {}),
+        }
+
+    def results(self, asked: Mapping[str, str]) -> dict[str, Any]:
+        """Search for a `query`, or for clips like `like`: `count` of them after the first `offset`."""
+        count, offset = max(1, int(asked.get("count", "10"))), abs(int(asked.get("offset", "0")))
+        text, like = asked.get("query", "").strip(), asked.get("like")
+        if not text and not like:
+            raise KitError("the query is empty; describe a sound")
+        hits = self.like(like, count, offset) if like else self.find(text, count, offset)
+        results = [self._result(hit, rank) for rank, hit in enumerate(hits, offset + 1)]
+        unknown = self.retriever.model.text.unknown_words(text)
+        return {"results": results, "unknown": unknown, "clips": len(self.pool.clips)}
+
+    def _result(self, hit: Hit, rank: int) -> dict[str, Any]:
+        clip = self.pool.clips[hit.row]
+        return {
+            "rank": rank,
+            "score": hit.score,
+            "file_name": clip.file_name,
+            "path": clip.path,
+            "clip": clip.id,
+            "seconds": clip.seconds,
+            "captions": clip.captions,
+            "audio": None if holds_frames(clip.path) else f"/audio?clip={quote(clip.id, safe='')}",
+            "windows": hit.located and [[one.start, one.end, round(one.score, 4)] for one in hit.located.windows],
+        }
+
+
+def _files_in(audio: Path | None) -> set[tuple[str, int, int]]:
+    """Return the paths, sizes and times of the files in a folder, or of a manifest."""
+    paths = [] if audio is None else audio.rglob("*") if audio.is_dir() else [audio]
+    return {(str(path), (status := path.lstat()).st_size, status.st_mtime_ns) for path in paths}
 
 
 def search_app(search: Search) -> web.Application:
@@ -52,13 +134,13 @@ def search_app(search: Search) -> web.Application:
         return web.Response(text=page, content_type="text/html")
 
     async def show_facts(request: web.Request) -> web.Response:
-        return web.json_response(await ask(facts_of, search))
+        return web.json_response(await ask(search.facts))
 
     async def show_results(request: web.Request) -> web.Response:
-        return web.json_response(await ask(results_of, search, request.query))
+        return web.json_response(await ask(search.results, request.query))
 
     async def send_csv(request: web.Request) -> web.Response:
-        found = await ask(results_of, search, request.query)
+        found = await ask(search.results, request.query)
         text = pd.DataFrame(found["results"], columns=COLUMNS).to_csv(index=False)
         return web.Response(text=text, content_type="text/csv")
 
@@ -73,51 +155,6 @@ def search_app(search: Search) -> web.Application:
     app.add_routes([web.get("/", show_page), web.get("/api/about", show_facts), web.get("/api/search", show_results)])
     app.add_routes([web.get("/results.csv", send_csv), web.get("/audio", send_audio)])
     return app
-
-
-def facts_of(search: Search) -> dict[str, Any]:
-    """Return the facts about the model and the clips that the page shows.
-
-    The checkpoint is named without its validation score, which was measured on other clips.
-    """
-    facts, pool = search.ranker.facts, search.pool
-    return {
-        "recipe": facts.get("recipe"),
-        "run": facts.get("from"),
-        "checkpoint": str(facts.get("checkpoint", search.ranker.origin)).partition(",")[0],
-        "clips": len(pool.clips),
-        "skipped": len(pool.skipped),
-        "compares_clips": search.compares_clips,
-        **search.ranker.meanings,
-    }
-
-
-def results_of(search: Search, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Search for a `query`, or for clips like `like`: `count` of them after the first `offset`."""
-    count, offset = max(1, int(asked.get("count", "10"))), abs(int(asked.get("offset", "0")))
-    text, like = asked.get("query", "").strip(), asked.get("like")
-    if not text and not like:
-        raise KitError("the query is empty; describe a sound")
-    hits = search.like(like, count, offset) if like else search.find(text, count, offset)
-    if hits is None:
-        raise KitError("the model knows no word of this query; use other words")
-    results = [_result(search, hit, rank) for rank, hit in enumerate(hits, offset + 1)]
-    return {"results": results, "unknown": search.ranker.unknown_words(text), "clips": len(search.pool.clips)}
-
-
-def _result(search: Search, hit: Hit, rank: int) -> dict[str, Any]:
-    clip = search.pool.clips[hit.row]
-    return {
-        "rank": rank,
-        "score": hit.score,
-        "file_name": clip.file_name,
-        "path": clip.path,
-        "clip": clip.id,
-        "seconds": clip.seconds,
-        "captions": clip.captions,
-        "audio": None if holds_frames(clip.path) else f"/audio?clip={quote(clip.id, safe='')}",
-        "windows": hit.located and [[one.start, one.end, round(one.score, 4)] for one in hit.located.windows],
-    }
 
 
 def bind(port: int) -> socket.socket:

@@ -20,7 +20,7 @@ from system.batches.items import caption_key
 from system.batches.loader import Taught, Teachers
 from system.features.bank import Bank
 from system.models.text.published import store_vectors
-from system.ranking.cache import CachedEmbeddings
+from system.ranking.cache import Store, embed_cached
 from system.ranking.embedding import embed_texts
 from system.recipe import schema
 from system.recipe.data import Data
@@ -53,7 +53,7 @@ def open_teachers(
 class _Table:
     """Reads a teacher's embeddings of clips or captions from a file, by the keys of clips or captions."""
 
-    def __init__(self, vectors: Vectors, names: Mapping[str, str]) -> None:
+    def __init__(self, vectors: Vectors | Store, names: Mapping[str, str]) -> None:
         """Store a teacher's embeddings. names: Dict from the key of a clip or caption to its id in the file."""
         self._vectors, self._names = vectors, names
 
@@ -108,11 +108,12 @@ def teacher_embeddings(
         )
     log.info("teacher %s: embedding clips and captions with %s, checkpoint %s", name, folder, trained.facts.checkpoint)
     cache = banks / "teachers"
-    found = CachedEmbeddings(trained.recipe.model, Path(trained.recipe.banks), cache).fill(trained.model, clips, True)
+    found = embed_cached(trained.model, trained.recipe.model, clips, Path(trained.recipe.banks), cache, strict=True)
     captions = _open_captions_bank(trained, cache)
     texts = {caption_key(clip, i): text for clip in clips for i, text in enumerate(clip.captions)}
     store_vectors(captions, texts, lambda part: embed_texts(trained.model, part).values, f"by teacher {name}")
-    return Taught(found.bank, captions)
+    names = {data.features.keys[clip.id]: found.keys[clip.id] for clip in clips}
+    return Taught(_Table(found.store, names), captions)
 
 
 def _open_captions_bank(trained: Trained, cache: Path) -> Bank:

@@ -39,17 +39,6 @@ def rewrite(path: Path, **changes: Any) -> None:
     write_json(path, read_json(path) | changes)
 
 
-def without_checksums(run: Path) -> Path:
-    """Take all checksums out of a run's or a model's files, so that a test may edit them."""
-    for path in run.rglob("*.json"):
-        content = json.loads(path.read_text())
-        if isinstance(content, dict) and content.keys() & {"checksum", "sha256"}:
-            of_files = isinstance(content.get("sha256"), dict)
-            kept = {key: value for key, value in content.items() if key not in ("checksum", "sha256")}
-            path.write_text(json.dumps(kept | ({"sha256": {}} if of_files else {})))
-    return run
-
-
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """Run a verb that must fail with sentences; give them back."""
     assert main([str(argument) for argument in arguments]) == 1

@@ -32,7 +32,7 @@ HEAVY = [
     "pandas",
     "system.runs.export",
     "system.recipe.data",
-    "system.ranking.write",
+    "system.experiments.rank",
     "system.experiments.run",
     "system.experiments.studies",
     "system.training.train",

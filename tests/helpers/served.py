@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,16 +20,16 @@ import soundfile
 import torch
 
 from data_tools.manifest import Clip
-from system.features.extract import Features
+from submission.runs.record import ModelFacts
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
-from system.models.scores import cosine
+from system.models.scores import Cosine, cosine
 from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
-from system.ranking.listing import Listed
-from system.ranking.model import ClipSource, ModelPool, ModelRanker, WindowSettings
-from system.serve.search import Search
-from system.serve.server import bind, search_app
+from system.recipe.schema import Recipe
+from system.retriever import Pool, Retriever, WindowSettings
+from system.runs.open import Trained
+from system.serve.server import Search, bind, search_app
 
 SECONDS = Grid(1.0, 0.5)
 
@@ -59,29 +60,31 @@ def model_of(text: TextEncoder) -> RetrievalModel:
     return model
 
 
-class _Embedded(ClipSource):
-    """Clips that are embedded already."""
+class Opened(Retriever):
+    """A model whose clips are embedded already, with frames of a second."""
 
-    def __init__(self, embedded: Embeddings, grid: Grid) -> None:
-        self.embedded, self.grids = embedded, {"frames": grid}
+    grids = {"frames": SECONDS}  # type: ignore[assignment]  # noqa: RUF012
+    windows: WindowSettings | None = None  # type: ignore[assignment]
 
-    def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
-        return ModelPool(clips=listed.clips, embedded=self.embedded)
 
-    def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        return Features({})
+def opened(model: RetrievalModel, windows: WindowSettings | None = None) -> Opened:
+    """Return the retriever of a model."""
+    settings = SimpleNamespace(score=Cosine(kind="cosine"))
+    recipe = Recipe.model_construct(name="hand", model=settings, rank={})
+    facts = ModelFacts(recipe="hand", checkpoint="none", experts={}, text=None)
+    found = Opened(Trained(model, recipe, facts, Path("hand")))
+    found.windows = windows
+    return found
 
 
 def searching(
     model: RetrievalModel,
     clips: Sequence[Clip],
     embedded: Embeddings,
-    grid: Grid = SECONDS,
     windows: WindowSettings | None = None,
 ) -> Search:
     """A search of clips whose embeddings are given."""
-    ranker = ModelRanker(model, _Embedded(embedded, grid), {}, windows=windows)
-    return Search(ranker, ranker.open(Listed(clips)))
+    return Search(opened(model, windows), Pool(clips=clips, embedded=embedded))
 
 
 def clip_of(path: Path, name: str | None = None, captions: Sequence[str] = ()) -> Clip:

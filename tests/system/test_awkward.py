@@ -11,17 +11,16 @@ import tiny
 import torch
 import torch.nn.functional as F
 
-from data_tools.manifest import Clip, read_manifest
+from data_tools.manifest import read_manifest
 from submission.runs.reading import read_result
 from system.__main__ import main
 from system.experiments.summary import format_result
-from system.features.extract import Features, build_features
+from system.features.extract import build_features
 from system.models import embeddings
 from system.models.audio import Segments
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
 from system.ranking.embedding import embed_pool
-from system.recipe.data import Data
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
@@ -83,17 +82,6 @@ def test_norms_of_expert_embeddings_are_in_clip_order(unbroken: Path, world: Pat
     alone = [float(embed_pool(trained.model, [clip], features).norms["logmel"][0]) for clip in clips]
     assert together.tolist() == pytest.approx(alone, rel=1e-4)
     assert len({round(norm, 4) for norm in alone}) == 4
-
-
-def clip(name: str, freesound_id: str | None) -> Clip:
-    known = {"source": "set", "split": "development", "captions": ["a"], "licence": None, "uploader": None}
-    return Clip(id=name, file_name=name, path=name, seconds=1.0, freesound_id=freesound_id, **known)  # type: ignore[arg-type]
-
-
-def test_clips_of_two_splits_with_the_same_freesound_id_count_as_shared() -> None:
-    trained, watched = [clip("a", "7"), clip("b", None)], [clip("c", "7"), clip("d", None), clip("e", "8")]
-    features = Features({}, {name: f"content of {name}" for name in "abcde"})
-    assert Data({"train": trained, "validation": watched}, features).count_shared_clips(["train"], ["validation"]) == 1
 
 
 def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroken: Path) -> None:

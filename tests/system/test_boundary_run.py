@@ -17,9 +17,9 @@ from submission.runs.record import RunResult
 from system.__main__ import main
 from system.check.check import Found, trainable_parameters
 from system.models.scores import Moments
+from system.retriever import load_model
 from system.runs.open import open_trained
-from system.runs.rankers import clips_to_rank, open_ranker
-from system.serve.search import Search
+from system.serve.server import Search
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
@@ -84,9 +84,9 @@ def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_ex
 
 def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
     """Every answer's recording is among the hits, with the windows of the run's file to rounding."""
-    ranker = open_ranker(run, cache=tmp_path / "cache", with_windows=True)
-    pool = ranker.open(clips_to_rank(run, None))
-    search = Search(ranker, pool)
+    model = load_model(run, cache=tmp_path / "cache")
+    pool = model.open(*model.own_clips())
+    search = Search(model, pool)
     result = RunResult.model_validate_json((run / "result.json").read_text()).moments["heard"]
     names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}
     moments = {one.id: one for one in tiny_moments.moments_of(moments_manifest)}

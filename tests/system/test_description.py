@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from outcomes import without_checksums
 
 from data_tools.manifest import caption_queries, read_manifest, write_manifest
 from submission.__main__ import main as submission
@@ -24,11 +23,11 @@ from system.features.extract import Features, build_features
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.batch import Series
 from system.ranking.embedding import embed_clips, embed_pool
-from system.ranking.listing import Listed
-from system.ranking.model import KnownFeatures, ModelRanker
 from system.recipe.data import Data
 from system.recipe.load import load_recipe
+from system.retriever import Retriever
 from system.runs.open import open_trained
+from system.runs.trained_on import TrainedClip, shared_clips
 
 
 def test_result_lists_parameters_experts_and_data(unbroken: Path, world: Path) -> None:
@@ -90,7 +89,7 @@ def test_clips_csv_lists_paths_and_norms(unbroken: Path, tmp_path: Path, world: 
 def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken: Path, tmp_path: Path) -> None:
     """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
     folder = tmp_path / "run"
-    without_checksums(shutil.copytree(unbroken, folder))
+    shutil.copytree(unbroken, folder)
     result = json.loads((folder / "result.json").read_text())
     result["parameters"]["frozen"] = {"audio": 1000, "text": 500}
     (folder / "result.json").write_text(json.dumps(result))
@@ -124,8 +123,8 @@ def test_score_matrix_leaves_out_clips_without_frames(unbroken: Path, world: Pat
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
     del features.keys[clips[2].id]
     queries = caption_queries(clips[:2])
-    ranker = ModelRanker(trained.model, KnownFeatures(features), {})
-    found = ranker.matrix(queries, ranker.open(Listed(clips)))
+    retriever = Retriever(trained, features=features)
+    found = retriever.matrix(queries, retriever.open(clips))
     assert found is not None
     assert found.clip_ids == [clips[n].id for n in (0, 1, 3, 4)]
     assert found.values.shape == (len(queries), 4)
@@ -136,12 +135,13 @@ def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: P
     clips = [clip for clip in read_manifest(world) if clip.split == "development"][:4]
     ids = ["7", None, "7", None]
     named = [replace(clip, freesound_id=id_) for clip, id_ in zip(clips, ids, strict=True)]
-    keys = {clip.id: f"content {n}" for n, clip in enumerate(named)}
-    data = Data({"a": named[:2], "b": named[2:]}, Features({}, keys))
-    assert data.count_shared_clips(["a"], ["b"]) == 1
-    assert Data({"a": named[1:2], "b": named[3:]}, Features({}, keys)).count_shared_clips(["a"], ["b"]) == 0, (
-        "no id is no match"
+    trained, data = (
+        [TrainedClip(clip.id, clip.freesound_id or "", "other") for clip in named[:2]],
+        Data({}, Features({})),
     )
+    assert shared_clips(trained, named[2:], data) == [named[2]]
+    assert shared_clips(trained[1:], named[3:], data) == [], "no id is no match"
+    assert shared_clips([trained[1]._replace(quick_sha256=data.quick_checksum(named[3]))], named, data) == [named[3]]
 
 
 def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
@@ -154,7 +154,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
     content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
     path = tiny.write_recipe(tmp_path / "four.yaml", content)
     embedded: list[int] = []
-    heads, rank = ExpertHeadsEncoder.embed_with_experts, run.rank_sources
+    heads, rank = ExpertHeadsEncoder.embed_with_experts, run.remove_stale
 
     def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
         embedded.append(len(audio["logmel"].lengths))
@@ -165,7 +165,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
         return rank(*arguments)
 
     monkeypatch.setattr(ExpertHeadsEncoder, "embed_with_experts", counting)
-    monkeypatch.setattr(run, "rank_sources", only_ranking)
+    monkeypatch.setattr(run, "remove_stale", only_ranking)
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
     assert sum(embedded) == 4 * pool

@@ -86,7 +86,7 @@ def test_device_option_is_used_for_training_and_recorded(
     assert main(["run", str(path), "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
     assert json.loads((tmp_path / "run/result.json").read_text())["hardware"].endswith(", no GPU")
     assert json.loads((tmp_path / "run/provenance.json").read_text())["gpu"] is None
-    assert str(load_model(unbroken, device="cpu").ranker.model.device) == "cpu"
+    assert str(load_model(unbroken, device="cpu").model.device) == "cpu"
     with pytest.raises(KitError, match="unknown"):
         load_model(unbroken, device="gpu")
 

@@ -53,7 +53,7 @@ def test_resuming_training_with_other_frames_is_refused(
     (run / "result.json").unlink()
     (run / "finetune/done.json").unlink()
     message = refused(capsys, "run", "--until=training", recipe, "--out", run)
-    assert "experts.logmel.version changed since this run began; start a new run" in message
+    assert "experts.logmel.version changed since this run began" in message
 
 
 def test_run_with_changed_expert_settings_is_refused(
@@ -63,4 +63,4 @@ def test_run_with_changed_expert_settings_is_refused(
     experts = read_json(run / "provenance.json")["experts"]
     rewrite(run / "provenance.json", experts={"logmel": experts["logmel"] | {"version": 0, "bands": 31}})
     message = refused(capsys, "export", run, "--out", tmp_path / "model")
-    assert "experts.logmel.bands changed since this run began" in message
+    assert "another bands of the expert logmel" in message

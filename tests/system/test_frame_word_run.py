@@ -9,15 +9,15 @@ import pytest
 import tiny
 from outcomes import lines, ranked_evaluation, refused
 
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from data_tools.words import vocabulary_of
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.text.words import write_word_vectors
-from system.ranking.listing import Listed
-from system.runs.rankers import open_ranker
-from system.serve.search import Search
+from system.retriever import load_model
+from system.serve.server import Search
 
 
 def content(world: Path, folder: Path) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_ranking_with_other_word_vectors_than_in_training_is_refused(
     ask = (world, "--split", "evaluation", "--out", tmp_path / "s.npy")
     other = ("--set", f"model.text.vectors={tmp_path / 'other.bin'}")
     assert "trained" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
-    assert "text changed" in refused(capsys, "rank", done, *ask, *other)
+    assert "model.text" in refused(capsys, "rank", done, *ask, *other)
     gone = ("--set", f"model.text.vectors={tmp_path / 'gone.bin'}")
     assert "missing" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)
 
@@ -105,14 +105,13 @@ def test_missing_word_vectors_are_reported_before_any_work(
 
 def test_search_and_report_accept_models_with_series_of_embeddings(done: Path, world: Path, tmp_path: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
-    ranker = open_ranker(done, cache=tmp_path)
-    search, again = (Search(ranker, ranker.open(Listed(some))) for some in (clips, clips[::-1]))
+    model = load_model(done, cache=tmp_path)
+    search, again = (Search(model, model.open(some)) for some in (clips, clips[::-1]))
     found, other = (one.find(clips[0].captions[0], 3) for one in (search, again))
-    assert found is not None
     assert len(found) == 3
-    assert other is not None
     assert other[0].score == pytest.approx(found[0].score), "equal to the stored score"
-    assert search.find("zebra", 3) is None
+    with pytest.raises(KitError, match="zebra"):
+        search.find("zebra", 3)
     assert submission(["report", str(done)]) == 0
 
 

@@ -2,10 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,33 +12,24 @@ import tiny
 from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.manifest import Clip, Query, caption_queries, read_manifest, write_manifest
+from data_tools.manifest import caption_queries, read_manifest, write_manifest
 from data_tools.settings import parse_yaml
 from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.editions import get_edition
-from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks, read_scores
+from submission.formats.score_matrix import read_scores
 from submission.metrics.summary import summarise_matrix
 from submission.runs.entry import open_entry
 from system.__main__ import main
-from system.ranking.base import Models, Pool, Ranker
-from system.ranking.hub_corrected import KINDS, HubCorrectedRanker, RankHubCorrected
-from system.ranking.hubs import Correction, correct_scores, measure_hubs
-from system.ranking.listing import Listed
-from system.runs.rankers import open_ranker
+from system.ranking.entries import RankHubCorrected
+from system.ranking.hubs import Correction, Kind, correct_for_hubs, precision_by_correction
+from system.retriever import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DRAW = np.random.default_rng(0)
 SCORES = DRAW.uniform(-1, 1, (9, 7)).astype(np.float32)
 BANK = DRAW.uniform(-1, 1, (20, 7)).astype(np.float32)
-
-
-def corrected_matrix(scores: np.ndarray, bank: np.ndarray, correction: Correction) -> np.ndarray:
-    """Corrected scores (Q, C). bank: (B, C) scores of the bank's queries."""
-    return next(
-        correct_scores([scores], correction, measure_hubs([bank], correction) if correction.kind != "none" else None)
-    )
 
 
 def inverted_softmax(scores: np.ndarray, bank: np.ndarray, beta: float) -> np.ndarray:
@@ -76,62 +66,37 @@ def csls(scores: np.ndarray, bank: np.ndarray, count: int) -> np.ndarray:
 def test_hubness_corrections_match_the_published_formulas(strength: float) -> None:
     scores, bank = SCORES.astype(np.float64), BANK.astype(np.float64)
     expected = np.log(inverted_softmax(scores, bank, strength)) / strength
-    hubs = measure_hubs([bank], Correction("inverted_softmax", strength))
-    assert np.abs(scores - hubs.closeness - expected).max() < 1e-12
-    assert corrected_matrix(SCORES, BANK, Correction("inverted_softmax", strength)) == pytest.approx(expected, abs=1e-6)
-    found = corrected_matrix(SCORES, BANK, Correction("qb_norm", strength))
+    assert correct_for_hubs(SCORES, BANK, Correction("inverted_softmax", strength)) == pytest.approx(expected, abs=1e-6)
+    found = correct_for_hubs(SCORES, BANK, Correction("qb_norm", strength))
     assert found == pytest.approx(qb_norm(scores, bank, strength), abs=1e-6)
     assert (found == SCORES).all(1).any() or strength == 10.0, "a query that is not normalised"
     count = int(strength)
-    assert corrected_matrix(SCORES, BANK, Correction("csls", strength)) == pytest.approx(
+    assert correct_for_hubs(SCORES, BANK, Correction("csls", strength)) == pytest.approx(
         csls(scores, bank, count), abs=1e-6
     )
-    assert corrected_matrix(SCORES, BANK, Correction()) is SCORES
+    assert correct_for_hubs(SCORES, BANK, Correction()) is SCORES
 
 
-@pytest.mark.parametrize(
-    "correction", [Correction("inverted_softmax", 10.0), Correction("qb_norm", 5.0), Correction("csls", 3.0)]
-)
-def test_hubness_correction_in_blocks_matches_the_whole_matrix(correction: Correction) -> None:
-    whole = corrected_matrix(SCORES, BANK, correction)
-    hubs = measure_hubs([BANK[:3], BANK[3:4], BANK[4:]], correction)
-    parts = np.concatenate(list(correct_scores([SCORES[:2], SCORES[2:]], correction, hubs)))
-    assert parts == pytest.approx(whole, abs=1e-7)
-
-
-@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("kind", get_args(Kind)[1:])
 def test_hubness_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> None:
     correction = Correction(kind, 10.0)
-    one = corrected_matrix(SCORES, BANK[:1], correction)
+    one = correct_for_hubs(SCORES, BANK[:1], correction)
     assert np.isfinite(one).all()
-    repeated = corrected_matrix(SCORES, np.repeat(BANK[:1], 30, axis=0), correction)
+    repeated = correct_for_hubs(SCORES, np.repeat(BANK[:1], 30, axis=0), correction)
     same_order = one if kind != "qb_norm" else repeated
     assert (np.argsort(repeated) == np.argsort(same_order)).all(), "duplicates count as one"
-    flat = corrected_matrix(SCORES, np.zeros_like(BANK), correction)
+    flat = correct_for_hubs(SCORES, np.zeros_like(BANK), correction)
     assert (np.argsort(flat) == np.argsort(SCORES)).all(), "a bank without hubs changes no order"
-    large = corrected_matrix(100 * SCORES, 100 * BANK, correction)
+    large = correct_for_hubs(100 * SCORES, 100 * BANK, correction)
     assert np.isfinite(large).all()
-    with pytest.raises(ValueError, match="the hub correction has no query"):
-        measure_hubs([], correction)
 
 
 def test_qb_norm_selects_only_clips_that_rank_first_for_a_query_of_the_query_bank() -> None:
     bank = np.array([[0.9, 0.1, 0.0], [0.8, 0.7, 0.0]], np.float32)
-    hubs = measure_hubs([bank], Correction("qb_norm", 1.0))
-    assert hubs.is_activated is not None
-    assert hubs.is_activated.tolist() == [True, False, False]
     scores = np.array([[0.5, 0.4, 0.3], [0.1, 0.5, 0.2]], np.float32)
-    found = next(correct_scores([scores], Correction("qb_norm", 1.0), hubs))
-    assert found[1] == pytest.approx(scores[1])
-    assert found[0] == pytest.approx(scores[0] - hubs.closeness)
-    assert next(correct_scores([scores], Correction(), None)) is scores
-
-
-def matrix_of(values: np.ndarray) -> ScoreMatrix:
-    """A score matrix of these values."""
-    queries, clips = ([f"{name}{n:02}" for n in range(size)] for name, size in zip("qc", values.shape, strict=True))
-    labels = Labels(queries, queries, clips, clips, [[clips[0]] for _ in queries], {})
-    return matrix_from_blocks(labels, [values.astype(np.float32)])
+    found = correct_for_hubs(scores, bank, Correction("qb_norm", 1.0))
+    assert found[1] == pytest.approx(scores[1]), "its best clip is the best of no query of the bank"
+    assert found[0] == pytest.approx(scores[0] - np.log(np.exp(bank.astype(np.float64)).sum(0)))
 
 
 def hub_recipe(manifest: Path, folder: Path, **changes: Any) -> Path:
@@ -160,7 +125,7 @@ def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen
     plain, found = (read_scores(run / f"scores/{name}.npy") for name in ("evaluation", "corrected"))
     noted = found.facts["hub correction"]
     table = noted["validation mAP@10"]
-    assert set(table) == {str(one) for one in RankHubCorrected.model_validate(ENTRY).candidates()}
+    assert set(table) == set(RankHubCorrected.model_validate(ENTRY).candidates())
     assert noted["correction"] == max(table, key=table.__getitem__)
     assert table[noted["correction"]] >= table["none"]
     assert noted["bank queries"] > 10
@@ -176,27 +141,25 @@ def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen
 def test_validation_map_of_hubness_corrections_matches_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
     """mAP@10 on validation with each correction, from scores of the verb rank; each query has one relevant clip."""
     table = read_scores(run / "scores/corrected.npy").facts["hub correction"]["validation mAP@10"]
-    ranker = open_ranker(run, "only", "last", cache=tmp_path)
+    model = load_model(run, "only", "last", cache=tmp_path)
     clips = read_manifest(run.parent / "world/manifest.jsonl")
-    pool = ranker.open(Listed([clip for clip in clips if clip.split == "validation"]))
+    pool = model.open([clip for clip in clips if clip.split == "validation"])
     queries = caption_queries(pool.clips)
     texts = dict.fromkeys(text for clip in clips if clip.split == "development" for text in clip.captions)
-    bank = [Query(id=text, text=text, relevant=None) for text in texts]
-    scores, of_bank = (np.concatenate(list(ranker.scores(asked, pool))) for asked in (queries, bank))
+    scores, of_bank = (model.scores(asked, pool) for asked in ([query.text for query in queries], list(texts)))
     column = {clip.id: number for number, clip in enumerate(pool.clips)}
-    for correction in RankHubCorrected.model_validate(ENTRY).candidates():
+    for correction in RankHubCorrected.model_validate(ENTRY).candidates().values():
         total = 0.0
-        for row, query in zip(corrected_matrix(scores, of_bank, correction), queries, strict=True):
+        for row, query in zip(correct_for_hubs(scores, of_bank, correction), queries, strict=True):
             rank = 1 + int((row > row[column[(query.relevant or [])[0]]]).sum())
             total += 1 / rank if rank <= 10 else 0.0
         assert table[str(correction)] == pytest.approx(total / len(queries), abs=1e-6)
     assert len(set(table.values())) > 5
 
 
-def test_hubness_correction_skips_unreadable_training_clips_and_works_from_another_folder(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_hubness_correction_skips_unreadable_training_clips_and_verb_rank_warns_that_it_lacks_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run with broken training clips and a relative manifest, ranked again by the verb rank from another folder."""
     shutil.copytree(run.parent / "world", tmp_path / "world")
     manifest = tmp_path / "world/manifest.jsonl"
     clips = [replace(clip, path=clip.path.replace(str(run.parent), str(tmp_path))) for clip in read_manifest(manifest)]
@@ -206,28 +169,25 @@ def test_hubness_correction_skips_unreadable_training_clips_and_works_from_anoth
     monkeypatch.chdir(tmp_path)
     path = hub_recipe(Path("world/manifest.jsonl"), tmp_path, kinds=["csls"], neighbours=[5])
     assert main(["run", str(path), "--out", "run"]) == 0
-    expected = read_scores(tmp_path / "run/scores/corrected.npy")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    options = [str(manifest), "--split", "evaluation", "--cache", "cache", "--out", "again.npy"]
-    assert main(["rank", "../run", *options]) == 0
-    found = read_scores(Path("again.npy"))
-    assert found.facts["hub correction"]["bank queries"] == expected.facts["hub correction"]["bank queries"]
-    assert found.values == pytest.approx(expected.values, abs=1e-5)
+    noted, whole = (read_scores(folder / "scores/corrected.npy").facts for folder in (Path("run"), run))
+    assert 0 < noted["hub correction"]["bank queries"] < whole["hub correction"]["bank queries"]
+    caplog.clear()
+    assert main(["rank", "run", str(manifest), "--split", "evaluation", "--out", "again.npy"]) == 0
+    assert "without the hub correction of corrected" in caplog.text
+    found, plain = (read_scores(Path(one)) for one in ("again.npy", "run/scores/evaluation.npy"))
+    assert found.values == pytest.approx(plain.values, abs=1e-6)
 
 
 def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation_source(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry is chosen again for another checkpoint, and for another validation source; `rank` reads the choice."""
-    chosen: list[str] = []
-    values = RankHubCorrected._validation_table
+    chosen: list[object] = []
 
-    def counted(entry: RankHubCorrected, models: Models, bank: Sequence[Query]) -> dict[str, float]:
-        chosen.append(entry.of)
-        return values(entry, models, bank)
+    def counted(*arguments: Any) -> dict[str, float]:
+        chosen.append(arguments)
+        return precision_by_correction(*arguments)
 
-    monkeypatch.setattr(RankHubCorrected, "_validation_table", counted)
+    monkeypatch.setattr("system.ranking.entries.precision_by_correction", counted)
     manifest = run.parent / "world/manifest.jsonl"
     content = parse_yaml(hub_recipe(manifest, tmp_path).read_bytes())
     content["data"]["other"] = {"manifest": str(manifest), "split": "validation"}
@@ -239,8 +199,6 @@ def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation
         assert main(["run", str(tiny.write_recipe(path, content)), *out]) == 0
     assert len(chosen) == 3
     assert main(["run", str(path), *out]) == 0
-    ranked = [str(manifest), "--split", "evaluation", "--out", str(tmp_path / "again.npy")]
-    assert main(["rank", str(tmp_path / "run"), *ranked, "--cache", str(tmp_path / "cache")]) == 0
     assert len(chosen) == 3
 
 
@@ -250,7 +208,7 @@ ENTRY = {
 }  # fmt: skip
 
 
-def test_hubness_correction_set_in_the_recipe_matches_formula_and_verb_rank(run: Path, tmp_path: Path) -> None:
+def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp_path: Path) -> None:
     folder = run.parent
     manifest = folder / "world/manifest.jsonl"
     path = hub_recipe(manifest, tmp_path, kinds=["inverted_softmax"], betas=[10.0])
@@ -278,11 +236,8 @@ def test_hubness_correction_set_in_the_recipe_matches_formula_and_verb_rank(run:
         == 0
     )
     bank = read_scores(tmp_path / "bank.npy").values
-    expected = corrected_matrix(plain.values, bank, Correction("inverted_softmax", 10.0))
+    expected = correct_for_hubs(plain.values, bank, Correction("inverted_softmax", 10.0))
     assert found.values == pytest.approx(expected, abs=1e-5)
-    assert main(["rank", str(tmp_path / "run"), *ranked, "--out", str(tmp_path / "again.npy")]) == 0
-    again = read_scores(tmp_path / "again.npy").values
-    assert again == pytest.approx(found.values, abs=1e-5), "the verb rank corrects too"
 
 
 def test_hubness_corrected_rank_entry_works_in_the_verbs_report_and_compare_and_pack(
@@ -338,13 +293,12 @@ def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answ
 ) -> None:
     """The evaluation clips as a blind set have the corrected scores of the evaluation entry; both use one choice."""
     chosen: list[object] = []
-    values = RankHubCorrected._validation_table
 
-    def counted(self: RankHubCorrected, *arguments: Any) -> dict[str, float]:
-        chosen.append(self)
-        return values(self, *arguments)
+    def counted(*arguments: Any) -> dict[str, float]:
+        chosen.append(arguments)
+        return precision_by_correction(*arguments)
 
-    monkeypatch.setattr(RankHubCorrected, "_validation_table", counted)
+    monkeypatch.setattr("system.ranking.entries.precision_by_correction", counted)
     manifest = run.parent / "world/manifest.jsonl"
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
     write_manifest(tmp_path / "blind.jsonl", [replace(clip, captions=[]) for clip in clips])
@@ -365,28 +319,3 @@ def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answ
     for name, of_blind in (("corrected", "blind_corrected"), ("evaluation", "blind")):
         found = open_entry(f"{tmp_path / 'run'}:{name}").blind_scores
         assert found == tmp_path / f"run/scores/{of_blind}.npy", "the scores that a package submits"
-
-
-def test_ranker_computes_hubness_correction_for_each_pool_of_clips() -> None:
-    """Two pools of one ranker: the second is not corrected by the hubs of the first."""
-
-    class Fixed(Ranker):
-        """Scores that follow from the names of queries and clips."""
-
-        facts, origin = {}, "fixed"  # type: ignore[assignment]
-
-        def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
-            """Yield one block."""
-            seeds = [[hash((query.text, clip.id)) % 1000 / 1000 for clip in pool.clips] for query in queries]
-            yield np.array(seeds, np.float32)
-
-    bank = [Query(id=str(n), text=f"bank {n}", relevant=None) for n in range(5)]
-    asked = [Query(id="q", text="a query", relevant=None)]
-    pools = [
-        Pool(clips=[Clip(id=f"{name}{n}", path=f"/{name}{n}.wav", captions=[]) for n in range(4)]) for name in "ab"
-    ]
-    one = HubCorrectedRanker(Fixed(), bank, Correction("csls", 2.0), {})
-    together = [next(iter(one.scores(asked, pool))) for pool in pools]
-    for pool, found in zip(pools, together, strict=True):
-        fresh = HubCorrectedRanker(Fixed(), bank, Correction("csls", 2.0), {})
-        assert np.array_equal(next(iter(fresh.scores(asked, pool))), found)

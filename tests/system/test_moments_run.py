@@ -19,20 +19,19 @@ from data_tools.moments import write_moments
 from submission.__main__ import main as submission
 from submission.editions import MOMENTS, get_moments_edition
 from submission.errors import SubmissionError
-from submission.formats.moments import MomentQuery, MomentTruth
+from submission.formats.moments import MomentQuery, Moments, MomentTruth
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values
 from submission.runs.entry import open_entry
 from submission.runs.files import read_frame_scores
 from submission.runs.record import RunResult
 from system.__main__ import main
-from system.experiments.ranked_moments import _metrics_of_new_texts, _metrics_of_random_windows
-from system.moments.windows import Decoding, Found
-from system.ranking.windows import Located, find_windows, score_recordings
+from system.experiments.moments import metrics_of_new_texts, metrics_of_random_windows
+from system.moments.windows import Decoding
+from system.ranking.windows import find_windows, score_recordings
 from system.recipe.data import load_data
-from system.runs.open import open_trained, score_of_windows
-from system.runs.rankers import clips_to_rank, open_ranker
-from system.serve.search import Search
+from system.retriever import load_model
+from system.runs.open import open_trained
 from system.training.moment_validation import MomentValidation
 
 pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
@@ -315,7 +314,7 @@ def test_model_trained_on_whole_clips_finds_windows_after_fitting_on_validation(
 def test_metrics_of_random_windows_match_expected_values() -> None:
     """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
     truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
-    found = _metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
+    found = metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
     assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
@@ -324,13 +323,14 @@ def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_va
     """One of three queries has a text that was trained on. Of the others, one is right."""
     queries = {str(n): MomentQuery(n, str(n), text, "v", 60.0, [[0, 10]]) for n, text in enumerate("abc")}
     truth, edition = MomentTruth(queries, "t.jsonl", []), MOMENTS["2026"]
-    windows = [[Found(20, 30, 1.0)], [Found(0, 10, 1.0)], [Found(20, 30, 1.0)]]
-    located = [Located(one, np.array([0.0, 60.0]), np.zeros(1)) for one in windows]
-    found = _metrics_of_new_texts(located, truth, edition, {"a", "other"})
+    windows = [[20, 30, 1.0], [0, 10, 1.0], [20, 30, 1.0]]
+    pairs = zip(queries.values(), windows, strict=True)
+    answers = [Moments(query.line, query.qid, query.query, query.vid, [window]) for query, window in pairs]
+    found = metrics_of_new_texts(answers, truth, edition, {"a", "other"})
     assert found["new_texts"] == 2
     assert found["figures_of_new_texts"] == pytest.approx(dict.fromkeys(edition.metrics, 0.5))
     nothing = {"new_texts": 0, "figures_of_new_texts": None}
-    assert _metrics_of_new_texts(located, truth, edition, set("abc")) == nothing
+    assert metrics_of_new_texts(answers, truth, edition, set("abc")) == nothing
 
 
 @pytest.mark.slow
@@ -348,7 +348,9 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
     assert entry.fitted is not None
     trained = open_trained(run)
     fitted = {name: value for name, value in entry.fitted if value is not None}
-    assert score_of_windows(trained).trained_numbers() == pytest.approx(fitted, rel=1e-6)
+    windows = load_model(run).windows
+    assert windows is not None
+    assert windows.score.trained_numbers() == pytest.approx(fitted, rel=1e-6)
     assert trained.model.moments.trained_numbers() != pytest.approx(fitted, rel=1e-3), "clips: as trained"
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     asked = [str(manifest), str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
@@ -372,16 +374,14 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
     assert main(["locate", str(run), *asked, "--checkpoint", "loss", "--fit", "validation", "--out", str(out)]) == 0
     assert not [record for record in caplog.records if "this model is not" in record.getMessage()]
     (run / "result.json").unlink()
-    assert opened_for_page(run, cache, caplog) == [
-        "rank entry fitted is fitted to validation, but the opened model is not"
-    ]
+    assert opened_for_page(run, cache, caplog) == ["moments are fitted to validation, but the opened model is not"]
 
 
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the warnings without their hints."""
     caplog.clear()
-    ranker = open_ranker(model, cache=cache, with_windows=True)
-    Search(ranker, ranker.open(clips_to_rank(model, None)))
+    opened = load_model(model, cache=cache)
+    opened.search("a deep tone sounds", opened.open(*opened.own_clips()))
     return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelname == "WARNING"]
 
 

@@ -1,7 +1,6 @@
 """Checkpoints of the 2025 baseline and of SALSA, as their code would write them, become models that rank and teach."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,6 @@ def test_converted_checkpoint_ranks_and_exports(
     scores = read_scores(tmp_path / "s.npy").values
     assert scores.shape == (120, 24)
     assert float(np.ptp(scores)) > 0.01
-    assert json.loads((out / "model.json").read_text())["sha256"].keys() >= {"model.safetensors", "recipe.json"}
 
 
 def test_teacher_with_unknown_training_clips_is_refused_unless_the_recipe_acknowledges_it(

@@ -137,7 +137,7 @@ def test_exported_model_cannot_choose_folders_to_write(
     assert not evil.exists()
     assert not list(here.iterdir())
     other = ["rank", str(model), str(world), "--split", "evaluation", "--out", str(tmp_path / "t.npy")]
-    assert main([*other, "--set", f"banks={tmp_path / 'mine'}"]) == 0
+    assert main([*other, "--set", f"banks={tmp_path / 'mine'}", "--cache", str(tmp_path / "other")]) == 0
     assert (tmp_path / "mine").is_dir()
 
 

@@ -13,13 +13,11 @@ import yaml
 from recorded_run import about
 
 from data_tools.errors import KitError
-from data_tools.files import checksum, read_json
 from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe.load import load_recipe
-from system.runs.find import open_run
 from system.runs.folder import Run
 from system.runs.open import open_trained
 
@@ -28,8 +26,8 @@ QUERIES = ["A deep tone sounds.", "A shrill hum, twice", "a low note"]
 
 @pytest.fixture
 def desk(unbroken: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with runs/done, a trained run, and mine.yaml, its recipe. Nothing can be trained."""
-    shutil.copytree(unbroken, tmp_path / "runs/done")
+    """A folder with runs/tiny_s3, a trained run, and mine.yaml, its recipe. Nothing can be trained."""
+    shutil.copytree(unbroken, tmp_path / "runs/tiny_s3")
     shutil.copy(recipe, tmp_path / "mine.yaml")
     monkeypatch.chdir(tmp_path)
 
@@ -65,7 +63,7 @@ def unpack(world: Path) -> None:
 
 
 def result() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path("runs/done/result.json").read_text())
+    found: dict[str, Any] = json.loads(Path("runs/tiny_s3/result.json").read_text())
     return found
 
 
@@ -76,29 +74,29 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     desk: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    before, stamp = result(), Path("runs/done/scores/evaluation.npy").stat().st_mtime_ns
+    before, stamp = result(), Path("runs/tiny_s3/scores/evaluation.npy").stat().st_mtime_ns
     change(later=entry(edition=2025), last=entry(checkpoint="last"), both=None)
     assert main(["run", "mine.yaml"]) == 0
-    assert [path.name for path in Path("runs").iterdir()] == ["done"], "no second run"
+    assert [path.name for path in Path("runs").iterdir()] == ["tiny_s3"], "no second run"
     assert "entries" in caplog.text
     after = result()
     assert list(after["rank"]) == ["evaluation", "later", "last"]
     assert after["rank"]["evaluation"] == before["rank"]["evaluation"]
-    assert Path("runs/done/scores/evaluation.npy").stat().st_mtime_ns == stamp, "kept, not made again"
+    assert Path("runs/tiny_s3/scores/evaluation.npy").stat().st_mtime_ns == stamp, "kept, not made again"
     assert after["rank"]["later"]["mAP@10"] == before["rank"]["evaluation"]["mAP@10"]
     assert after["rank"]["later"]["metric"] == "mAP@16"
-    assert Path("runs/done/recipe.yaml").read_bytes() == Path("mine.yaml").read_bytes()
-    assert submission(["report", "runs/done:later", "--out", "a.html"]) == 0
-    kept = contents(Path("runs/done"))
+    assert Path("runs/tiny_s3/recipe.yaml").read_bytes() == Path("mine.yaml").read_bytes()
+    assert submission(["report", "runs/tiny_s3:later", "--out", "a.html"]) == 0
+    kept = contents(Path("runs/tiny_s3"))
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
     assert "finished already" in caplog.text
-    assert contents(Path("runs/done")) == kept
+    assert contents(Path("runs/tiny_s3")) == kept
     change(evaluation=entry(edition=2023), later=None, last=None)  # the same name, another file
-    assert main(["run", "mine.yaml", "--out", "runs/done"]) == 0
+    assert main(["run", "mine.yaml", "--out", "runs/tiny_s3"]) == 0
     assert list(result()["rank"]) == ["evaluation"]
-    assert Path("runs/done/submission/evaluation.csv").read_text().startswith("caption,fname_1,")
-    assert main(["rank", "runs/done", "nowhere", "--out", "x.npy"]) == 1  # it opens: no damage is found
+    assert Path("runs/tiny_s3/submission/evaluation.csv").read_text().startswith("caption,fname_1,")
+    assert main(["rank", "runs/tiny_s3", "nowhere", "--out", "x.npy"]) == 1  # it opens: no damage is found
     assert "nowhere" in capsys.readouterr().err
 
 
@@ -106,9 +104,9 @@ def test_changed_training_settings_are_refused_in_an_existing_run(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(later=entry(edition=2025))
-    arguments = ["run", "mine.yaml", "--set", "stages.finetune.batch_size=9", "--out", "runs/done"]
+    arguments = ["run", "mine.yaml", "--set", "stages.finetune.batch_size=9", "--out", "runs/tiny_s3"]
     assert main(arguments) == 1
-    said = "runs/done is a run with other settings (rank.later, stages.finetune.batch_size); name another folder"
+    said = "runs/tiny_s3 is a run with other settings (stages.finetune.batch_size); "
     assert said in capsys.readouterr().err
 
 
@@ -117,7 +115,7 @@ def test_blind_set_is_ranked_after_it_arrives(
 ) -> None:
     change(blind=blind())
     assert main(["run", "mine.yaml"]) == 0
-    absent = "rank entry blind is not ranked yet, since set/test and set/captions.csv are missing; once the blind set"
+    absent = "rank entry blind is not ranked yet, since set/test and set/captions.csv missing; once they exist"
     assert absent in capsys.readouterr().out
     assert "blind" not in result()["blind"]
     assert main(["check", "mine.yaml"]) == 0
@@ -128,18 +126,18 @@ def test_blind_set_is_ranked_after_it_arrives(
     assert "training" in caplog.text
     assert "24 clips" in caplog.text
     assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
-    command = ["rank", "runs/done", "set/test", "set/captions.csv", "--out", "by_hand.npy"]
+    command = ["rank", "runs/tiny_s3", "set/test", "set/captions.csv", "--out", "by_hand.npy"]
     assert main(command) == 0
-    found, by_hand = read_scores(Path("runs/done/scores/blind.npy")), read_scores(Path("by_hand.npy"))
+    found, by_hand = read_scores(Path("runs/tiny_s3/scores/blind.npy")), read_scores(Path("by_hand.npy"))
     assert np.array_equal(found.values, by_hand.values)
     assert (found.query_texts, found.file_names) == (QUERIES, by_hand.file_names)
-    csv = "runs/done/submission/blind.csv"
+    csv = "runs/tiny_s3/submission/blind.csv"
     check = ["check", csv, "--queries", "set/captions.csv", "--audio", "set/test", "--edition", "2025"]
     assert submission(check) == 0
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
     assert "ranking the new" not in caplog.text
-    assert submission(["score", "runs/done:blind"]) == 1
+    assert submission(["score", "runs/tiny_s3:blind"]) == 1
     assert "metrics" in capsys.readouterr().err
 
 
@@ -156,8 +154,8 @@ def test_run_opens_with_the_checkpoint_of_its_first_rank_entry_that_is_no_mean_o
     ):
         before = yaml.safe_load(Path("mine.yaml").read_text())["rank"]
         change(**dict.fromkeys(before) | entries)
-        assert main(["run", "mine.yaml", "--out", "runs/done"]) == 0
-        assert re.fullmatch(opened, open_trained(Path("runs/done")).facts.checkpoint)
+        assert main(["run", "mine.yaml", "--out", "runs/tiny_s3"]) == 0
+        assert re.fullmatch(opened, open_trained(Path("runs/tiny_s3")).facts.checkpoint)
 
 
 def test_package_contains_the_blind_set_results_of_the_checkpoints_of_its_rank_entry(
@@ -174,27 +172,31 @@ def test_package_contains_the_blind_set_results_of_the_checkpoints_of_its_rank_e
         blind_mean=mean | {"of": ["blind", "blind_last"]},
     )
     assert main(["run", "mine.yaml"]) == 0
-    one, other, both = (read_scores(Path(f"runs/done/scores/blind{name}.npy")) for name in ("", "_last", "_mean"))
+    one, other, both = (read_scores(Path(f"runs/tiny_s3/scores/blind{name}.npy")) for name in ("", "_last", "_mean"))
     assert np.allclose(both.values, (one.values + other.values) / 2, atol=1e-6)
-    for run, scores in (("runs/done", "blind"), ("runs/done:mean", "blind_mean"), ("runs/done:last", "blind_last")):
+    for run, scores in (
+        ("runs/tiny_s3", "blind"),
+        ("runs/tiny_s3:mean", "blind_mean"),
+        ("runs/tiny_s3:last", "blind_last"),
+    ):
         Path("about.yaml").write_text(json.dumps(about(1, sources={"tones": {"url": None}})))
         capsys.readouterr()
         assert submission(["pack", run, "--about", "about.yaml", "--out", "p.zip"]) == 0, capsys.readouterr().err
-        assert f"runs/done/scores/{scores}.npy" in capsys.readouterr().out
+        assert f"runs/tiny_s3/scores/{scores}.npy" in capsys.readouterr().out
         with zipfile.ZipFile("p.zip") as made:
             (name,) = (name for name in made.namelist() if name.endswith(".output.csv"))
-            assert made.read(name) == Path(f"runs/done/submission/{scores}.csv").read_bytes()
+            assert made.read(name) == Path(f"runs/tiny_s3/submission/{scores}.csv").read_bytes()
 
 
 def test_changed_blind_set_is_ranked_again(desk: Path, world: Path, caplog: pytest.LogCaptureFixture) -> None:
     unpack(world)
     change(blind=blind(), blind_last=blind(checkpoint="last"))
     assert main(["run", "mine.yaml"]) == 0
-    first = read_scores(Path("runs/done/scores/blind.npy"))
+    first = read_scores(Path("runs/tiny_s3/scores/blind.npy"))
     write_table(Path("set/captions.csv"), ["caption"], [[text] for text in (*QUERIES[:2], "a lower note")])
     assert main(["run", "mine.yaml"]) == 0
     assert "training" in caplog.text
-    second = read_scores(Path("runs/done/scores/blind.npy"))
+    second = read_scores(Path("runs/tiny_s3/scores/blind.npy"))
     assert second.query_texts[2] == "a lower note"
     assert np.array_equal(second.values[:2], first.values[:2])
     one, other = sorted(Path("set/test").iterdir())[:2]
@@ -202,7 +204,7 @@ def test_changed_blind_set_is_ranked_again(desk: Path, world: Path, caplog: pyte
     caplog.clear()
     assert main(["run", "mine.yaml"]) == 0
     assert "blind_last" in caplog.text
-    third = read_scores(Path("runs/done/scores/blind.npy"))
+    third = read_scores(Path("runs/tiny_s3/scores/blind.npy"))
     assert np.array_equal(third.values[:, 0], third.values[:, 1])
     assert np.array_equal(third.values[:, 1:], second.values[:, 1:])
     caplog.clear()
@@ -215,7 +217,7 @@ def test_ranking_of_a_deleted_blind_set_is_kept(desk: Path, world: Path, capsys:
     change(blind=blind(), blind_last=blind(checkpoint="last"))
     assert main(["run", "mine.yaml"]) == 0
     noted = result()["blind"]
-    kept = {path: path.read_bytes() for path in Path("runs/done").glob("s*/blind*")}
+    kept = {path: path.read_bytes() for path in Path("runs/tiny_s3").glob("s*/blind*")}
     assert len(kept) == 6
     shutil.rmtree("set")
     change(later=entry(edition=2025))
@@ -249,37 +251,37 @@ def test_ranking_another_split_after_training_is_not_refused_as_changed_data(des
     content["data"]["evaluation"]["split"] = "validation"
     Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     assert main(["run", "mine.yaml"]) == 0
-    assert [path.name for path in Path("runs").iterdir()] == ["done"]
+    assert [path.name for path in Path("runs").iterdir()] == ["tiny_s3"]
     assert result()["rank"]["evaluation"]["clips"] != before["clips"]
-    kept = contents(Path("runs/done"))
+    kept = contents(Path("runs/tiny_s3"))
     assert main(["run", "mine.yaml"]) == 0
-    assert contents(Path("runs/done")) == kept
+    assert contents(Path("runs/tiny_s3")) == kept
 
 
-def test_reordered_stages_or_experts_start_another_run(recipe: Path, tmp_path: Path) -> None:
+def test_reordered_stages_or_experts_are_another_run(recipe: Path, tmp_path: Path) -> None:
     """The order decides random draws; only that of the data sources does not."""
     content = yaml.safe_load(recipe.read_text())
     experts = content["model"]["audio"]["experts"]
     experts["second"] = dict(next(iter(experts.values())), bands=16)
+    run = Run(tmp_path / "run")
 
-    def opened(out: Path | None = None) -> Run:
+    def begin() -> None:
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-        return open_run(load_recipe(tmp_path / "mine.yaml"), tmp_path / "runs", out)
+        run.require_place(load_recipe(tmp_path / "mine.yaml"))
+        run.adopt(load_recipe(tmp_path / "mine.yaml"))
 
-    first = opened()
+    begin()
     content["data"] = dict(reversed(content["data"].items()))
-    assert opened().folder == first.folder
+    begin()
     content["model"]["audio"]["experts"] = dict(reversed(experts.items()))
-    assert opened().folder != first.folder
-    said = r"is a run with other settings \(the order of stages or experts\); name another folder"
-    with pytest.raises(KitError, match=said):
-        opened(first.folder)
+    with pytest.raises(KitError, match=r"is a run with other settings \(the order of stages or experts\)"):
+        begin()
 
 
 def test_files_of_removed_rank_entries_are_deleted(desk: Path, caplog: pytest.LogCaptureFixture) -> None:
     change(later=entry(edition=2025))
     assert main(["run", "mine.yaml"]) == 0
-    names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
+    names = {path.name for path in Path("runs/tiny_s3").glob("s*/*") if path.is_file()}
     assert {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"} <= names
     change(later=None, evaluation=entry(csv=False))
     caplog.clear()
@@ -288,46 +290,24 @@ def test_files_of_removed_rank_entries_are_deleted(desk: Path, caplog: pytest.Lo
     assert [message.partition(";")[0] for message in loud] == [
         "the earlier scores of rank entries evaluation, later are replaced or removed"
     ]
-    names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
+    names = {path.name for path in Path("runs/tiny_s3").glob("s*/*") if path.is_file()}
     assert not names & {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"}
     assert "evaluation.npy" in names
-    assert not [name for name in result()["sha256"] if "later" in name or name.endswith("evaluation.csv")]
 
 
-def test_interrupted_ranking_leaves_no_old_result(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["remove_stale", "rank_entry", "_write_result"])
+def test_interrupted_ranking_leaves_no_old_result(place: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
     change(evaluation=entry(checkpoint="last"))
     with monkeypatch.context() as patched:
-        patched.setattr("system.experiments.run.store_new_ranking", stopped)
+        patched.setattr(f"system.experiments.run.{place}", stopped)
         assert main(["run", "mine.yaml"]) == 130
-    assert not Path("runs/done/result.json").exists()
+    assert not Path("runs/tiny_s3/result.json").exists()
     assert main(["run", "mine.yaml"]) == 0
     assert result()["rank"]["evaluation"]["checkpoint"] == "finetune last"
-    assert [path.name for path in Path("runs").iterdir()] == ["done"]
-
-
-def test_kill_while_settings_are_rewritten_leaves_no_checksum_of_the_old_settings(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Between the new settings and their checksum, for which the old one is taken away before."""
-
-    def stopped(path: Path, text: str) -> None:
-        path.write_text(text)
-        raise KeyboardInterrupt
-
-    change(evaluation=entry(checkpoint="last"))
-    with monkeypatch.context() as patched:
-        patched.setattr("system.runs.provenance.write_text", stopped)
-        assert main(["run", "mine.yaml"]) == 130
-    assert "resolved.json" not in read_json(Path("runs/done/provenance.json"))["sha256"]
-    assert main(["run", "mine.yaml"]) == 0
-    resolved = Path("runs/done/resolved.json")
-    assert read_json(Path("runs/done/provenance.json"))["sha256"]["resolved.json"] == checksum(resolved)
-    resolved.write_bytes(resolved.read_bytes().replace(b'"seed": 3', b'"seed":  3'))
-    assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
-    assert "damaged" in capsys.readouterr().err
+    assert [path.name for path in Path("runs").iterdir()] == ["tiny_s3"]
 
 
 def test_broken_blind_set_leaves_the_run_unchanged(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,6 +338,6 @@ def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
 
 
 def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
-    assert "run        runs/done\n" in capsys.readouterr().out
+    assert main(["run", "mine.yaml", "--runs", "runs", "--name", "tiny_s3"]) == 0
+    assert "run        runs/tiny_s3\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 1

@@ -17,7 +17,7 @@ from data_tools.manifest import caption_queries, read_manifest
 from submission.formats.score_matrix import read_scores
 from submission.ordering import ranked_columns
 from system.__main__ import main
-from system.retriever import Retriever, load_model
+from system.retriever import Retriever, list_clips, load_model
 
 TEXTS = ["A deep tone sounds.", "a shrill hum goes on"]
 
@@ -67,7 +67,7 @@ def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
     assert [query["query"] for query in document["queries"]] == TEXTS
     first = document["queries"][0]["clips"][0]["score"]
     assert first == pytest.approx(matrix.values[0].max(), abs=1e-6)
-    found = model.rank(TEXTS, folder, top=5)
+    found = model.search(TEXTS, folder, top=5)
     assert [[clip.path for clip in row] for row in found] == expected
     assert found[0][0].score == pytest.approx(first, abs=1e-6)
 
@@ -80,7 +80,7 @@ def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(
     shown = [clip["path"] for clip in document["queries"][0]["clips"]] + list(document["skipped"])
     assert len(shown) == 8
     assert all(Path(path).is_file() and path.startswith(f"{folder}/") and ".." not in path for path in shown)
-    assert [Path(clip.path) for clip in model.clips_of(["../0.wav"])] == [folder / "0.wav"]
+    assert [Path(clip.path) for clip in list_clips(["../0.wav"]).clips] == [folder / "0.wav"]
 
 
 def test_search_prints_clips_and_logs_skipped_files(
@@ -170,7 +170,7 @@ def test_python_interface_accepts_numpy_arrays_of_file_names_and_numpy_integers(
     expected = model.encode_audio(paths)
     for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
         assert np.array_equal(model.encode_audio(names), expected)
-    assert model.rank(TEXTS, folder, top=np.int64(2)) == model.rank(TEXTS, folder, top=2)
+    assert model.search(TEXTS, folder, top=np.int64(2)) == model.search(TEXTS, folder, top=2)
     wave, rate = soundfile.read(paths[0])
     assert np.allclose(model.encode_audio(wave, rate=np.int64(rate)), expected[:1], atol=1e-4)
 
@@ -184,12 +184,12 @@ ODD_CALLS = {
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
     "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large for 32 bits"),
     "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN, infinite or too large"),
-    "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank needs audio files"),
+    "waves to rank": (lambda m: m.search("a", [WAVE]), "search needs audio files"),
     "a number as audio": (lambda m: m.encode_audio(3), "'3' has the wrong type int; give a folder"),
     "a list of numbers": (lambda m: m.encode_audio([3]), "'3' is not the path of a file"),
     "a number as text": (lambda m: m.encode_text(3), "'3' has the wrong type int; give one text"),
     "bytes as text": (lambda m: m.encode_text(b"a"), "has the wrong type bytes; give one text"),
-    "top of 0": (lambda m: m.rank("a", "b", top=0), "top is 0; give a whole number"),
+    "top of 0": (lambda m: m.search("a", "b", top=0), "top is 0; give a whole number"),
     "no folder": (lambda _: load_model(None), "None is not a path"),
 }
 
@@ -207,7 +207,7 @@ def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp
     with pytest.raises(KitError, match=r"broken\.wav"):
         model.encode_audio([folder / "more/broken.wav"])
     with pytest.raises(KitError, match="knows"):
-        model.rank(["xylophone"], folder)
+        model.search(["xylophone"], folder)
     with pytest.raises(KitError, match="exported"):
         load_model(tmp_path)
 
@@ -222,7 +222,7 @@ def test_texts_without_known_words_are_counted_in_a_warning(model: Retriever, ca
 def test_single_text_or_file_counts_as_a_list_of_one(model: Retriever, folder: Path) -> None:
     assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
     assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
-    assert model.rank(TEXTS[0], folder) == model.rank([TEXTS[0]], folder)
+    assert model.search(TEXTS[0], folder) == model.search([TEXTS[0]], folder)
 
 
 def test_empty_lists_of_texts_or_files_are_refused(model: Retriever, folder: Path) -> None:
@@ -230,14 +230,12 @@ def test_empty_lists_of_texts_or_files_are_refused(model: Retriever, folder: Pat
     with pytest.raises(KitError, match=no_text):
         model.encode_text([])
     with pytest.raises(KitError, match=no_text):
-        model.rank([], folder)
+        model.search([], folder)
     with pytest.raises(KitError, match="None"):
         model.encode_text([None])  # type: ignore[list-item]
-    for call in (model.encode_audio, lambda files: model.rank(TEXTS, files)):
+    for call in (model.encode_audio, lambda files: model.search(TEXTS, files)):
         with pytest.raises(KitError, match="manifest"):
             call([])
-    with pytest.raises(KitError, match="clips"):
-        model.encode_clips([])
 
 
 def test_readme_python_example_works(

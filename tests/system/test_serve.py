@@ -15,22 +15,18 @@ import pytest
 import torch
 from browser import Browser, until
 from outcomes import refused
-from served import Letters, Served, ask, clip_of, model_of, searching, served, serving, write_tone
+from served import Letters, Opened, Served, ask, clip_of, model_of, opened, searching, served, serving, write_tone
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
 from submission.formats.score_matrix import read_scores
-from system.features.extract import Features
 from system.models.embeddings import Embedded, Ragged
-from system.models.retrieval import RetrievalModel
 from system.models.scores import MomentScore
 from system.models.text import Published
-from system.moments.windows import Decoding, Grid
-from system.ranking.base import Hit
+from system.moments.windows import Decoding
 from system.ranking.embedding import embed_texts
-from system.ranking.listing import Listed, list_clips
-from system.ranking.model import ClipSource, ModelPool, ModelRanker, WindowSettings
-from system.runs.rankers import clips_to_rank, open_ranker
-from system.serve.search import Search
+from system.retriever import Hit, Pool, WindowSettings, list_clips, load_model
+from system.serve.server import Search
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -51,31 +47,37 @@ def hand_made(folder: Path) -> Search:
 
 def test_search_scores_and_order_match_hand_values(tmp_path: Path) -> None:
     search = hand_made(tmp_path)
-    assert search.find("a", 3) == [Hit(0, 1.0), Hit(2, ROOT_2), Hit(1, ROOT_2)], "equal ones in the order of names"
-    assert search.find("xyz", 3) is None, "no letter that the model knows"
-    assert search.find("c", 50) == [Hit(3, 1.0), Hit(2, 0.0), Hit(1, 0.0), Hit(0, 0.0)]
-    assert search.find("c", 2, offset=1) == [Hit(2, 0.0), Hit(1, 0.0)]
+
+    def short(hits: list[Hit]) -> list[tuple[int, float]]:
+        assert [hit.path for hit in hits] == [search.pool.clips[hit.row].path for hit in hits]
+        return [(hit.row, hit.score) for hit in hits]
+
+    assert short(search.find("a", 3)) == [(0, 1.0), (2, ROOT_2), (1, ROOT_2)], "equal ones in the order of names"
+    with pytest.raises(KitError, match="knows no word"):
+        search.find("xyz", 3)
+    assert short(search.find("c", 50)) == [(3, 1.0), (2, 0.0), (1, 0.0), (0, 0.0)]
+    assert short(search.find("c", 2, offset=1)) == [(2, 0.0), (1, 0.0)]
     assert search.find("a", 9, offset=4) == []
-    assert search.compares_clips
-    assert search.like("served/test/z.wav", 3) == [Hit(0, 1.0), Hit(2, ROOT_2), Hit(1, ROOT_2)]
-    assert search.like("served/test/b.wav", 2, offset=2) == [Hit(0, ROOT_2), Hit(3, 0.0)]
+    assert search.facts()["compares_clips"]
+    assert short(search.like("served/test/z.wav", 3)) == [(0, 1.0), (2, ROOT_2), (1, ROOT_2)]
+    assert short(search.like("served/test/b.wav", 2, offset=2)) == [(0, ROOT_2), (3, 0.0)]
 
 
 def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, tmp_path: Path) -> None:
     """Against the run's score matrix, sorted query by query."""
-    ranker, matrix = open_ranker(unbroken, cache=tmp_path), read_scores(unbroken / "scores/evaluation.npy")
-    search = Search(ranker, ranker.open(clips_to_rank(unbroken, None)))
+    model, matrix = load_model(unbroken, cache=tmp_path), read_scores(unbroken / "scores/evaluation.npy")
+    search = Search(model, model.open(*model.own_clips()))
     assert [clip.id for clip in search.pool.clips] == matrix.clip_ids
     for row, query in enumerate(caption_queries(search.pool.clips)):
         hits = search.find(query.text, 5)
-        assert hits is not None
         assert [hit.score for hit in hits] == pytest.approx(sorted(matrix.values[row], reverse=True)[:5], abs=1e-5)
         assert [hit.score for hit in hits] == pytest.approx([matrix.values[row][hit.row] for hit in hits], abs=1e-5)
 
 
 def test_served_clips_are_those_of_the_requested_split_or_folder(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    assert {clip.split for clip in clips_to_rank(unbroken, None).clips} == {"evaluation"}
-    assert len(clips_to_rank(unbroken, "validation").clips) == 16
+    model = load_model(unbroken)
+    assert {clip.split for clip in model.own_clips().clips} == {"evaluation"}
+    assert len(model.own_clips("validation").clips) == 16
     assert len(list_clips(world, None).clips) == 88
     assert len(list_clips(world, "validation").clips) == 16
     folder = list_clips(world.parent / "validation", None).clips
@@ -109,7 +111,7 @@ def search_in(folder: Path, by: str = "overlap") -> Search:
     model.score = MomentScore()
     embedded = Ragged(values, torch.tensor([len(one) for one in series]))
     windows = WindowSettings(model.moments, by, Decoding(windows=3))  # type: ignore[arg-type]
-    return searching(model, clips, embedded, Grid(1.0, 0.5), windows)
+    return searching(model, clips, embedded, windows)
 
 
 @pytest.mark.parametrize("by", ["overlap", "thresholds"])
@@ -126,7 +128,7 @@ def test_search_returns_the_known_windows_of_synthetic_recordings(tmp_path: Path
     assert late.edges.tolist() == list(range(11))
     assert (late.frames > 0.9).tolist() == [letter == "a" for letter in SOUNDS["late.wav"]]
     assert never.frames.max() < 0.1
-    assert not search.compares_clips
+    assert not search.facts()["compares_clips"]
     if by == "overlap":
         assert {len(one.windows) for one in (twice, late, never)} == {3}, "as many as its decoding has"
     else:
@@ -138,7 +140,7 @@ def test_recordings_with_too_many_frames_are_found_without_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(SOUNDS, "late.wav", "....aaa.bb.")
-    monkeypatch.setattr("system.ranking.model.MAX_FRAMES", 10)
+    monkeypatch.setattr("system.retriever.MAX_FRAMES", 10)
     hits = search_in(tmp_path).find("a", 3) or []
     assert "no times" in caplog.text
     located = {list(SOUNDS)[hit.row]: hit.located for hit in hits}
@@ -150,7 +152,7 @@ def test_recordings_with_too_many_frames_are_found_without_times(
 def test_search_ranks_recordings_by_the_log_odds_of_containing_a_moment(tmp_path: Path) -> None:
     """Against all labellings of ten frames, one by one."""
     search = search_in(tmp_path)
-    score, words = search.ranker.model.moments, embed_texts(search.ranker.model, ["ab"])
+    score, words = search.retriever.model.moments, embed_texts(search.retriever.model, ["ab"])
     for hit in search.find("ab", 3) or []:
         frames = score.weights(score.cosines(search.pool.embedded.rows([hit.row]), words)[0][0]).scores.double()
         bits = torch.tensor([[n >> t & 1 for t in range(10)] for n in range(1, 1024)]).double()
@@ -243,22 +245,18 @@ def test_requests_with_foreign_host_names_are_refused(hand: Served, host: str, s
         assert hand.ask(path, Host=host).status == status
 
 
-class ByName(ClipSource):
-    """Embeds a clip by the letters of its name."""
-
-    def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
-        return ModelPool(clips=listed.clips, embedded=model.text([clip.file_name for clip in listed.clips]))
-
-    def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
-        return Features({})
+def open_by_name(self: Opened, clips: Sequence[Clip], *_: object) -> Pool:
+    """Embed a clip by the letters of its name."""
+    return Pool(clips=clips, embedded=self.model.text([clip.file_name for clip in clips]))
 
 
-def test_reload_finds_added_and_removed_files(tmp_path: Path) -> None:
+def test_reload_finds_added_and_removed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Opened, "open", open_by_name)
     folder = tmp_path / "sounds"
     (folder / "deep").mkdir(parents=True)
     write_tone(folder / "b.wav")
-    ranker = ModelRanker(model_of(Letters()), ByName(), {})
-    search = Search(ranker, ranker.open(list_clips(folder, None)), folder)
+    model = opened(model_of(Letters()))
+    search = Search(model, model.open(*list_clips(folder)), folder)
 
     def names() -> list[str]:
         return [result["file_name"] for result in site.find(query="c").json["results"]]

@@ -1,0 +1,202 @@
+"""Find the times of queries in long recordings, with any models, and write the challenge's file."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from data_tools.cli import counted
+from data_tools.errors import KitError
+from data_tools.files import require_other
+from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
+from data_tools.moments import Moment, by_name, inside_recordings, read_moments, write_moments
+from submission.editions import format_metric, get_moments_edition
+from submission.formats.moments import (
+    Moments,
+    MomentTruth,
+    read_moment_truth,
+    windows_by_query,
+    write_scored_moments,
+)
+from submission.metrics.summary import format_interval, summarise_moments
+from system.models.scores import MomentScore
+from system.moments.windows import By, Decoding
+from system.ranking.embedding import require_known_words
+from system.ranking.windows import FrameSeries, Located, Sliding, find_windows, fit_score, score_recordings
+from system.retriever import Retriever
+
+REPAIR_RECORDINGS = (
+    "repair or fetch these recordings; or make the moments file again without them, unless it is a blind list"
+)
+
+
+class Asked(NamedTuple):
+    """Queries, each with its recording."""
+
+    moments: list[Moment]
+    recordings: dict[str, Clip]  # by id
+
+
+class Options(NamedTuple):
+    """How windows are selected; None: as in the first run's first rank entry of moments."""
+
+    by: By | None = None  # None: overlap, but a published model's own threshold
+    threshold: float | None = None  # least probability of a frame, by thresholds
+    round_to: float | None = None  # seconds; 0: edges are not rounded
+    heard: float | None = None  # least probability that a query is heard; 0: any
+    mean_edges: bool | None = None  # edges are means of those of similar windows
+
+
+def locate_files(
+    models: Sequence[Path],
+    open_model: Callable[[Path], Retriever],
+    audio: Path,
+    moments: Path,
+    split: str | None,
+    fit: str | None,
+    out: Path,
+    sliding: Sliding,
+    options: Options,
+    allow_unknown: bool = False,
+) -> None:
+    """Find the windows of a file of moments by one model or several, write them, and print their metrics.
+
+    Args:
+        fit: Split with known windows, to which every model's scale, offset and weights of starts and ends are fitted.
+    """
+    if out.suffix != ".jsonl":
+        raise KitError(f"--out {out}: windows are written as JSON lines; give a name that ends in .jsonl")
+    truth_file = out.with_suffix(".truth.jsonl")
+    for path in (out, truth_file):
+        require_other(path, [moments, audio])
+    if len({model.resolve() for model in models}) < len(models):
+        raise KitError("a model is named twice; name each model once")
+    if len(models) > 1 and (options.by == "thresholds" or options.threshold):
+        raise KitError("several models are combined by overlap; leave out --by and --threshold, or --also")
+    asked = read_asked(audio, moments, split)
+    known = None if fit is None else _read_for_fit(audio, moments, fit, asked)
+    retrievers = [open_model(one) for one in models]
+    for retriever in retrievers if not allow_unknown else ():
+        require_known_words(retriever.model, [Query(one.id, one.text, None) for one in asked.moments])
+    by, decoding = _settings(retrievers, options, known is not None)
+    members = [_member(retriever, asked, known, sliding, by, len(models) == 1) for retriever in retrievers]
+    truth, answers = write_windows(out, truth_file, asked, find_windows(members, decoding, by))
+    if not truth.is_blind:
+        summary = summarise_moments(windows_by_query(answers), truth, get_moments_edition())
+        for name, value in summary.values.items():
+            interval = format_interval(summary.bootstraps[name], name)
+            print(f"  {name:9} {format_metric(name, value)}  (95 % {interval}, bootstrap over recordings)")
+    size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
+    print(f"wrote {out}: {size}; next: lbar submit write {out} --out FILE.jsonl")
+
+
+def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
+    """Read the moments of recordings of a split; None: of all. They have windows all, or none has."""
+    listed = read_manifest(manifest)
+    clips, moments = {clip.id: clip for clip in listed}, read_moments(path, listed)
+    found = [moment for moment in moments if split in (None, clips[moment.clip].split)]
+    known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in found or moments}))
+    if not found:
+        raise KitError(
+            f"{path} has no moment of the split {split} of {manifest}; name a split that has moments ({known}), "
+            "or make one manifest of all splits with lbar data castella"
+        )
+    if len({moment.windows is None for moment in found}) > 1:
+        raise KitError(f"{path} has moments with and without windows; choose one split with --split ({known})")
+    recordings = {moment.clip: clips[moment.clip] for moment in found}
+    by_name(recordings.values())
+    return Asked(found, recordings)
+
+
+def _read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
+    """Read the moments to which models are fitted, with windows inside their recordings."""
+    if split in TEST_SPLITS:
+        raise KitError(f"--fit {split} names a test split, to which models must not be fitted; name another split")
+    if any(clip.split == split for clip in asked.recordings.values()):
+        raise KitError(
+            f"the split --fit {split} is also ranked, so metrics would be too high; rank another split with --split"
+        )
+    known = read_asked(manifest, path, split)
+    return known._replace(moments=inside_recordings(known.moments, known.recordings.values()))
+
+
+def _settings(retrievers: Sequence[Retriever], options: Options, is_fitted: bool) -> tuple[By, Decoding]:
+    """Return how windows are selected: by the options, else as the models do it."""
+    if options.threshold and options.by == "overlap":
+        raise KitError("--threshold only works with --by thresholds; leave one of them out")
+    own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
+    published = None if own is None or len(retrievers) > 1 else own.score.published_threshold
+    usual = own.decoding if own else Decoding()
+    by: By = options.by or ("thresholds" if options.threshold or published else "overlap")
+    if by == "thresholds" and (options.heard or options.mean_edges):
+        raise KitError("--heard and --mean-edges do not work with --by thresholds; leave them out")
+    return by, Decoding(
+        round_to=usual.round_to if options.round_to is None else options.round_to or None,
+        windows=get_moments_edition().max_windows,
+        threshold=options.threshold or published,
+        heard=usual.heard if options.heard is None else options.heard or None,
+        mean_edges=usual.mean_edges if options.mean_edges is None else options.mean_edges,
+    )
+
+
+def _member(
+    retriever: Retriever, asked: Asked, known: Asked | None, sliding: Sliding, by: By, is_alone: bool
+) -> tuple[MomentScore, FrameSeries]:
+    """Return the score of moments of a model, fitted to known moments if there are any, and its scores of frames."""
+    if known is not None:
+        moments, series = score_asked(retriever, known, sliding, strict=False)
+        own = retriever.model.score
+        score = fit_score(
+            own if isinstance(own, MomentScore) else MomentScore(), series, moments, str(retriever.folder)
+        )
+    elif retriever.windows is None:
+        raise KitError(f"model {retriever.folder} was not trained on windows; fit it with --fit SPLIT")
+    else:
+        score = retriever.windows.score
+        if score.published_threshold is not None and not (is_alone and by == "thresholds"):
+            raise KitError(
+                f"model {retriever.folder} was published without a way to find windows by overlap; add --fit SPLIT, or "
+                "use it alone with --by thresholds"
+            )
+    return score, score_asked(retriever, asked, sliding)[1]
+
+
+def score_asked(
+    retriever: Retriever, asked: Asked, sliding: Sliding, strict: bool = True
+) -> tuple[list[Moment], FrameSeries]:
+    """Score the frames of the recordings that can be read; return their moments, too.
+
+    Args:
+        strict: Raise KitError if one cannot be read.
+    """
+    recordings, settings = list(asked.recordings.values()), retriever.recipe.model.score
+    try:
+        features = retriever.frames_of(recordings)
+    except KitError as error:
+        raise KitError(f"model {retriever.folder}: {error}") from error
+    if features.broken and (strict or not features.keys):
+        raise KitError(f"{describe_unreadable(features.broken, recordings)} cannot be read; {REPAIR_RECORDINGS}")
+    readable = [clip for clip in recordings if clip.id in features.keys]
+    moments = [moment for moment in asked.moments if moment.clip in features.keys]
+    by_pieces = None if settings.of_series else sliding
+    return moments, score_recordings(retriever.model, readable, moments, features, by_pieces)
+
+
+def describe_unreadable(broken: Mapping[str, str], recordings: Collection[object]) -> str:
+    """Count unreadable recordings, and name the first one and its fault."""
+    clip, reason = next(iter(broken.items()))
+    return f"{len(broken):,} of {counted(len(recordings), 'recording', ',')} (first {clip}: {reason})"
+
+
+def write_windows(
+    path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
+) -> tuple[MomentTruth, list[Moments]]:
+    """Write windows with scores, and the queries in the published format, with true windows if they are known."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_moments(truth_file, asked.moments, asked.recordings.values())
+    truth = read_moment_truth(truth_file)
+    answers = [
+        Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
+        for query, one in zip(truth.queries.values(), located, strict=True)
+    ]
+    write_scored_moments(path, answers)
+    return truth, answers

@@ -1,0 +1,169 @@
+"""Write scores block by block, the best clips of every query, and embeddings; print what a search finds."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_tools.cli import counted
+from data_tools.errors import KitError
+from data_tools.files import replacing, require_other
+from data_tools.manifest import Query, caption_queries, read_queries
+from submission.editions import CUSTOM, get_edition
+from submission.formats.csv_files import write_best
+from submission.formats.pairs import Pair, write_pairs
+from submission.formats.score_matrix import write_blocks
+from submission.ordering import require_finite
+from system.ranking.embedding import embed_texts, require_known_words, vectors
+from system.ranking.entries import matrix_labels
+from system.retriever import Hit, Listed, Pool, Retriever, list_clips
+
+# Q queries, C clips, K best clips
+
+SHOWN_WINDOWS = 3  # of a hit
+log = logging.getLogger(__name__)
+
+
+def rank_files(
+    open_model: Callable[[], Retriever],
+    audio: Path,
+    queries: Path | None,
+    split: str | None,
+    out: Path,
+    top: int | None = None,
+    allow_unknown: bool = False,
+) -> None:
+    """Rank the clips of a folder or a manifest, and write all scores, or only each query's best clips.
+
+    The file is a score matrix (.npy); with `top` a ranked CSV of the edition `custom`, or pairs of a query and a clip
+    (.jsonl), which a user's own program can score.
+
+    Args:
+        open_model: Opens the model, after the files have been read.
+        queries: Captions (.csv, .txt); None: those of the clips.
+    """
+    if top is None and out.suffix != ".npy":
+        hint = "; for ranked lists (.csv) add --top K" if out.suffix == ".csv" else ""
+        raise KitError(f"--out {out}: the name of a score matrix must end in .npy{hint}")
+    if top is not None and out.suffix not in (".csv", ".jsonl"):
+        raise KitError(f"--out {out}: with --top, it must end in .csv for ranked lists, or .jsonl for a judge's pairs")
+    require_other(out, [path for path in (queries, audio) if path])
+    listed = list_clips(audio, split)
+    asked = caption_queries(listed.clips) if queries is None else read_queries(queries)
+    if not asked:
+        raise KitError(f"{audio} has no captions as queries; name a file of queries after it")
+    _require_enough_clips(top, len(listed.clips))
+    retriever = open_model()
+    if not allow_unknown:
+        require_known_words(retriever.model, asked)
+    pool = retriever.open(*listed)
+    _require_enough_clips(top, len(pool.clips))
+    _require_relevant_clips(asked, listed, pool)
+    labels = matrix_labels(pool.clips, asked, retriever.facts.document())
+    blocks = retriever.score_blocks([query.text for query in asked], pool)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if top is None:
+        write_blocks(out, labels, blocks)
+    else:
+        best, scores = _best(blocks, pool, top)
+        if out.suffix == ".jsonl":
+            write_pairs(out, _query_clip_pairs(pool, asked, best, scores))
+        else:
+            write_best(labels, best, out, replace(get_edition(CUSTOM), ranking_length=top))
+    size = "" if top is None else f"{counted(top, 'best clip')}, of "
+    print(f"wrote {out}: {counted(len(asked), 'query')} x {size}{counted(len(pool.clips), 'clip')}")
+
+
+def _best(blocks: Iterator[np.ndarray], pool: Pool, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows in the pool and the scores of each query's best clips, (Q, K)."""
+    best, scores = [], []
+    for block in blocks:
+        require_finite(block)
+        best.append(pool.order.best(block, top))
+        scores.append(np.take_along_axis(block, best[-1], axis=1))
+    return np.concatenate(best), np.concatenate(scores)
+
+
+def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, scores: np.ndarray) -> Iterator[Pair]:
+    for query, rows, values in zip(queries, best.tolist(), scores.tolist(), strict=True):
+        for rank, (row, value) in enumerate(zip(rows, values, strict=True), 1):
+            clip = pool.clips[row]
+            yield Pair(query.id, query.text, clip.id, str(clip.path), value, rank)
+
+
+def _require_enough_clips(top: int | None, clips: int) -> None:
+    if top is not None and top > clips:
+        raise KitError(f"--top {top}: only {counted(clips, 'clip')} can be ranked; give {clips} or fewer")
+
+
+def _require_relevant_clips(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
+    """Raise KitError if the relevant clip of a query cannot be ranked."""
+    absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
+    if absent:
+        reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
+        first = min(absent)
+        raise KitError(
+            f"{counted(len(absent), 'relevant clip')} of queries cannot be ranked, first {first} "
+            f"({reasons.get(first, 'not among the ranked clips')}); repair the clips, or remove their queries"
+        )
+
+
+def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize: bool = True) -> None:
+    """Write embeddings of clips and of their captions (.npz): kind, id, text and embedding (N, D) of each.
+
+    Args:
+        normalize: Scale vectors to length 1, so that their products are cosine scores.
+    """
+    pool = retriever.open(*listed)
+    clips, captions = pool.clips, caption_queries(pool.clips)
+    sounds = texts = vectors(pool.embedded, normalize)
+    texts = texts[:0]
+    if captions:
+        texts = vectors(embed_texts(retriever.model, [caption.text for caption in captions]), normalize)
+    with replacing(out) as part, part.open("wb") as file:
+        np.savez(
+            file,
+            kind=["clip"] * len(clips) + ["caption"] * len(captions),
+            id=[clip.id for clip in clips] + [caption.id for caption in captions],
+            text=[clip.path for clip in clips] + [caption.text for caption in captions],
+            embedding=np.concatenate([sounds, texts]),
+        )
+    sizes = f"{counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}"
+    print(f"wrote {out}: {sizes}, {counted(sounds.shape[1], 'value')} per embedding")
+
+
+def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int, as_json: bool = False) -> bool:
+    """Print the best clips of each text, with times; return whether the model knows a word of every text."""
+    unknown = retriever.model.text.without_known_words(texts)
+    known = [text for text in texts if text not in unknown]
+    hits = dict(zip(known, retriever.search(known, pool, top) if known else (), strict=True))
+    found: list[dict[str, Any]] = [
+        {
+            "query": text,
+            "unknown": retriever.model.text.unknown_words(text),
+            "clips": [_shown(hit) for hit in hits[text]] if text in hits else None,
+        }
+        for text in texts
+    ]
+    if as_json:
+        print(json.dumps({"clips": len(pool.clips), "skipped": dict(pool.skipped), "queries": found}))
+    for one in found if not as_json else ():
+        print(one["query"])
+        if one["clips"] and one["unknown"]:
+            print(f"      words that the model does not know: {', '.join(one['unknown'])}")
+        for rank, clip in enumerate(one["clips"] or (), 1):
+            times = ", ".join(f"{start:.2f} to {end:.2f} s" for start, end in clip["windows"] or ())
+            print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}  {times}".rstrip())
+    for text in unknown:
+        log.error("error: the model knows no word of %r; reword it", text[:60])
+    return not unknown
+
+
+def _shown(hit: Hit) -> dict[str, Any]:
+    """Return the path, the score and the best windows, in seconds, of a hit."""
+    windows = hit.located and [(round(one.start, 3), round(one.end, 3)) for one in hit.located.windows[:SHOWN_WINDOWS]]
+    return {"path": hit.path, "score": round(hit.score, 6), "windows": windows}

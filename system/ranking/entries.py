@@ -1,0 +1,313 @@
+"""Rank entries: the settings of each kind, and how it scores."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast, get_args
+
+import numpy as np
+from pydantic import Field, ValidationError, model_validator
+
+from data_tools.manifest import Clip, Query
+from data_tools.settings import Positive, Strict, mistakes
+from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
+from submission.metrics.blend import blend
+from system.batches.items import caption_key
+from system.batches.loader import read_unit_embeddings
+from system.moments.windows import By, Decoding
+from system.ranking.hubs import Correction, Kind, correct_for_hubs, precision_by_correction
+
+# Q queries, C clips
+
+# recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
+# mAP@16: the main figure of 2025
+Metric = Literal["loss", "m1", "m2", "mAP@10", "mAP@16", "recall_sum", "R1@0.5", "R1@0.7", "mAP"]
+Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored metric
+EditionKey = int | Literal["custom"]
+
+
+FACTS, VALIDATED = "hub correction", "validation mAP@10"  # keys of a score matrix's facts
+
+
+class RankedSet(NamedTuple):
+    """What a rank entry ranks: clips, queries, and the frames of the clips."""
+
+    clips: Sequence[Clip]
+    queries: Sequence[Query]
+    features: Any  # system.features.extract.Features
+
+
+class Scores(NamedTuple):
+    """Scores by a rank entry."""
+
+    matrix: ScoreMatrix
+    origin: str  # such as "last checkpoint of train"
+    norms: Mapping[str, np.ndarray] = {}  # (C,) of the clips' embeddings by each of several experts
+
+
+class Ranking(Protocol):
+    """What a run gives its rank entries."""
+
+    recipe: Any  # system.recipe.schema.Recipe
+    chosen: dict[str, dict[str, float]]  # mAP@10 of hub corrections on validation, by all that it depends on
+
+    def retriever(self, stage: str | None, checkpoint: str | None, features: Any) -> Any:
+        """Return the Retriever of the run's model at a checkpoint, or before training, for clips with these frames."""
+
+    def source(self, name: str) -> RankedSet:
+        """Return the readable clips of a data source and their captions."""
+
+    def earlier(self, name: str) -> ScoreMatrix:
+        """Return the scores of an earlier entry."""
+
+    def taught(self, teacher: str, clips: Sequence[Clip]) -> Any:
+        """Return a teacher's embeddings of clips and of their captions (system.batches.loader.Taught)."""
+
+
+class RankEntry(Strict):
+    """Base class of the kinds of rank entries."""
+
+    if TYPE_CHECKING:  # keys of most kinds
+        data: str
+        edition: EditionKey
+        csv: bool
+
+    finds_windows: ClassVar[bool] = False  # of long recordings, instead of scoring clips
+
+    @property
+    def combined_entries(self) -> list[str]:
+        """Names of the earlier rank entries whose scores this entry uses."""
+        return []
+
+    @property
+    def other_sources(self) -> list[str]:
+        """Names of the data sources that the scores depend on, besides the ranked one."""
+        return []
+
+    @property
+    @abstractmethod
+    def how_scored(self) -> str:
+        """Text for `check`, such as "ranked by the last checkpoint of train"."""
+
+    @abstractmethod
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+        """Score all queries against all clips."""
+
+
+class ByOneModel(RankEntry):
+    """Base of rank kinds that use one model: a stage's checkpoint or, if both keys are null, published weights."""
+
+    stage: str | None  # stage of the checkpoint; null: the published weights
+    checkpoint: Checkpoint | None  # last, or best by this metric of the stage; null if stage is null
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.stage is None) != (self.checkpoint is None):
+            missing = "stage" if self.stage is None else "checkpoint"
+            raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
+        return self
+
+    @property
+    def how_scored(self) -> str:
+        """Text for `check`."""
+        if self.stage is None:
+            return "ranked by the model without training"
+        which = "last" if self.checkpoint == "last" else f"best {self.checkpoint}"
+        return f"ranked by the {which} checkpoint of {self.stage}"
+
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+        """Score by the model at the entry's checkpoint."""
+        retriever = ranking.retriever(self.stage, self.checkpoint, ranked.features)
+        pool = retriever.open(ranked.clips)
+        return Scores(retriever.matrix(ranked.queries, pool), retriever.facts.checkpoint, pool.norms)
+
+
+class RankByCheckpoint(ByOneModel):
+    """Rank the clips of a data source for its captions by one checkpoint. Writes a score matrix, its metrics, and the
+    challenge's submission file. A zero-shot system sets `stage: null` and needs no stage.
+
+    csv: write the edition's CSV. The CSV identifies a query by its text, so it cannot be written for a split whose
+    clips share captions (AudioCaps).
+    """
+
+    kind: Literal["checkpoint"]
+    data: str  # source whose captions are the queries for its clips
+    edition: EditionKey  # challenge year; it decides the figures and the file
+    csv: bool
+
+
+class RankBlind(ByOneModel):
+    """Rank a blind set, whose relevant clips are secret, by one checkpoint. Writes a score matrix and the edition's
+    submission file, but no metrics.
+
+    While files of the blind set are missing, the entry is skipped. Once they exist, the same command ranks the entry,
+    without training again.
+    """
+
+    kind: Literal["blind"]
+    audio: str  # folder of the clips, or a manifest (.jsonl)
+    queries: str  # table with a column caption (.csv), or queries (.jsonl)
+    edition: EditionKey  # challenge year; it decides the file
+
+    @property
+    def missing_files(self) -> list[str]:
+        """Files or folders of the blind set that are missing."""
+        return [name for name in (self.audio, self.queries) if not Path(name).exists()]
+
+
+class RankByMean(RankEntry):
+    """Rank by the mean of the score matrices of earlier entries, which rank the same data source or blind set."""
+
+    kind: Literal["mean"]
+    of: Annotated[list[str], Field(min_length=2)]  # names of earlier entries
+    edition: EditionKey  # challenge year, or custom
+    csv: bool  # write the edition's CSV
+
+    @property
+    def combined_entries(self) -> list[str]:
+        """Names of the earlier rank entries whose scores are averaged."""
+        return self.of
+
+    @property
+    def how_scored(self) -> str:
+        """Text for `check`."""
+        return f"ranked by the mean of {', '.join(self.of)}"
+
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+        """Average the scores of the earlier entries."""
+        parts = {name: ranking.earlier(name) for name in self.of}
+        facts = {"of": {name: part.facts for name, part in parts.items()}}
+        return Scores(replace(blend(parts), facts=facts), f"mean of {', '.join(self.of)}")
+
+
+class RankByTeachers(RankEntry):
+    """Rank by the mean of several teachers' cosines. This is the target of a stage that is distilled from them."""
+
+    kind: Literal["teachers"]
+    data: str  # source whose captions are the queries for its clips
+    of: Annotated[list[str], Field(min_length=1)]  # names of teachers
+    edition: EditionKey  # challenge year; it decides the figures and the file
+    csv: bool  # write the edition's CSV
+
+    @property
+    def how_scored(self) -> str:
+        """Text for `check`."""
+        return f"ranked by the mean of the cosines of {', '.join(self.of)}"
+
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+        """Average the cosines of the teachers. The queries must be the captions of the clips."""
+        keys = [caption_key(clip, number) for clip in ranked.clips for number in range(len(clip.captions))]
+        values = np.zeros((len(ranked.queries), len(ranked.clips)), np.float32)
+        for name in self.of:
+            taught = ranking.taught(name, ranked.clips)
+            clips = read_unit_embeddings(taught.clips, [ranked.features.keys[clip.id] for clip in ranked.clips])
+            values += read_unit_embeddings(taught.captions, keys) @ clips.T / len(self.of)
+        facts = {"recipe": ranking.recipe.name, "teachers": list(self.of)}
+        matrix = matrix_from_blocks(matrix_labels(ranked.clips, ranked.queries, facts), [values])
+        return Scores(matrix, f"mean of the cosines of {', '.join(self.of)}")
+
+
+class RankHubCorrected(RankEntry):
+    """Correct the scores of an earlier entry for hubs: clips that have high scores for many queries. The captions of
+    training sources show which clips are hubs. Of all compared corrections, the one with the highest mAP@10 on a
+    validation source is used; `none` does not change the scores.
+
+    Sources: inverted_softmax: Smith et al. (2017); qb_norm: Bogolin et al. (2022); csls: Conneau et al. (2018). The
+    equations are in system/ranking/hubs.py.
+    """
+
+    kind: Literal["hub_corrected"]
+    of: str  # an earlier entry by one model, of kind checkpoint or blind
+    bank: Annotated[list[str], Field(min_length=1)]  # training sources whose captions show the hubs
+    validation: str  # source that chooses the correction
+    kinds: list[Kind] = Field(list(get_args(Kind)), min_length=1)  # corrections to choose from
+    betas: list[Annotated[float, Field(gt=0)]] = Field(
+        [5.0, 10.0, 20.0, 40.0], min_length=1
+    )  # of inverted_softmax and qb_norm
+    neighbours: list[Positive] = Field([5, 10, 20], min_length=1)  # number of nearest queries and clips of csls
+    edition: EditionKey  # challenge year; it decides the figures and the file
+    csv: bool  # write the edition's CSV
+
+    @property
+    def combined_entries(self) -> list[str]:
+        """List with the entry whose scores are corrected."""
+        return [self.of]
+
+    @property
+    def other_sources(self) -> list[str]:
+        """Names of the data sources that the scores depend on, besides the ranked one."""
+        return [*self.bank, self.validation]
+
+    @property
+    def how_scored(self) -> str:
+        """Text for `check`."""
+        bank = ", ".join(self.bank)
+        return f"ranked by {self.of}, corrected for hubs by captions of {bank}; settings chosen on {self.validation}"
+
+    def candidates(self) -> dict[str, Correction]:
+        """Return the corrections to choose from; `none` is first, so that it is chosen if no other is better."""
+        strengths: dict[str, Sequence[float]] = {"none": [0.0], "csls": self.neighbours}
+        found = [
+            Correction(kind, float(one))
+            for kind in get_args(Kind)
+            if kind in self.kinds
+            for one in strengths.get(kind, self.betas)
+        ]
+        return {str(one): one for one in found}
+
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+        """Correct the earlier entry's scores by the best correction on validation data."""
+        inner = ranking.recipe.rank[self.of]
+        assert isinstance(inner, ByOneModel)
+        bank = list(dict.fromkeys(query.text for source in self.bank for query in ranking.source(source).queries))
+        candidates, of_validation = self.candidates(), ranking.source(self.validation)
+        key = json.dumps([inner.stage, inner.checkpoint, self.bank, self.validation, list(candidates)])
+        if key not in ranking.chosen:
+            matrix, of_bank, _ = self._with_bank(inner, bank, of_validation, ranking)
+            ranking.chosen[key] = precision_by_correction(
+                matrix.values, of_bank, matrix.relevant_columns(), matrix.file_names, list(candidates.values())
+            )
+        table = ranking.chosen[key]
+        best = max(candidates, key=table.__getitem__)  # of equal values the first
+        matrix, of_bank, norms = self._with_bank(inner, bank, ranked, ranking)
+        facts = {"of": self.of, "correction": best, "bank": self.bank, "bank queries": len(bank), VALIDATED: table}
+        values = correct_for_hubs(matrix.values, of_bank, candidates[best])
+        matrix = replace(matrix, values=values, facts={**matrix.facts, FACTS: facts})
+        return Scores(matrix, f"{matrix.facts['checkpoint']}, hub correction {best}", norms)
+
+    def _with_bank(
+        self, inner: ByOneModel, bank: Sequence[str], ranked: RankedSet, ranking: Ranking
+    ) -> tuple[ScoreMatrix, np.ndarray, Mapping[str, np.ndarray]]:
+        """Score queries, and the bank (B, C), against clips by the earlier entry's model."""
+        retriever = ranking.retriever(inner.stage, inner.checkpoint, ranked.features)
+        pool = retriever.open(ranked.clips)
+        return retriever.matrix(ranked.queries, pool), retriever.scores(bank, pool), pool.norms
+
+
+class RankMoments(ByOneModel):
+    """Find windows for the texts of a data source's moments, by one checkpoint. Writes the edition's file, with and
+    without scores, and its metrics.
+    """
+
+    kind: Literal["moments"]
+    data: str  # source whose moments are searched
+    windows: By  # windows of most probable overlap, or frames above thresholds
+    decoding: Decoding = Field(Decoding())  # selection of windows
+    fit: str | None = None  # source to whose moments scale, offset and transitions are fitted; null: as trained
+    edition: int  # challenge year; it decides the figures and the file
+
+    finds_windows = True
+
+
+def matrix_labels(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
+    """Return the labels of a score matrix: queries (rows), clips (columns), and facts about the model."""
+    return Labels(
+        query_ids=[query.id for query in queries],
+        query_texts=[query.text for query in queries],
+        clip_ids=[clip.id for clip in clips],
+        file_names=[clip.file_name for clip in clips],
+        relevant=[query.relevant for query in queries],
+        facts=dict(facts),
+    )
