@@ -34,8 +34,9 @@ from system.compute.processes import is_first, on_first
 from system.experiments.run import Until, compute_features, run_recipe
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
+from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
-from system.runs.overview import CHOSEN_BY, LOWER_IS_BETTER
+from system.runs.overview import CHOSEN_BY
 
 Column = Literal[
     "T2A R@1", "T2A R@5", "T2A R@10", "T2A mAP@10", "T2A mAP",

@@ -1,28 +1,43 @@
-"""Figures of a run.
+"""Figures of a run: curves of its metrics, and the distribution of CIDEr-D with the factor on margins."""
 
-Draw the curves of a run's metrics, and the distribution of CIDEr-D in its corpus with the factor on margins.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from submission.plots import BLUE, ORANGE, new_figure, save
+from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
 from submission.runs.record import EpochLine
 from system.losses.cider import Distribution, MarginFactor
-from system.runs.curves import CURVES, draw_line
 from system.runs.folder import Run
+
+# Lines also differ in dashes and markers, for colour-blind readers.
+STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"), (GREY, "-", "x"))
+MARKED = 40  # lines with this many points or more get no markers, which would hide them
+# The curves of a run: file name -> axis label, and its lines (key in metrics.jsonl -> label).
+CURVES = {
+    "loss": ("loss", {"loss": "training", "validation.loss": "validation"}),
+    "accuracy": ("validation", {f"validation.{name}": name for name in ("m1", "m2", "mAP@10", "mAP@16")}),
+    "similarity": (
+        "score in training batches",
+        {"positive": "matching pairs", "hardest_negative": "hardest negatives"},
+    ),
+    "violations": ("share of negatives", {"violations": "full margin", "violations_relaxed": "relaxed margin"}),
+    "spread": (
+        "1 - mean cosine of all pairs of embeddings (0: all equal)",
+        {"spread_of_clips": "clips", "spread_of_captions": "captions"},
+    ),
+}
 
 
 def draw_relevance(
     distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
 ) -> None:
-    """Draw the histogram of relevance (CIDEr-D), and the factor on the margin of the ranking loss, to a file.
+    """Draw the histogram of relevance (CIDEr-D), and the factor on margins over it; both axes are logarithmic.
 
-    The file is .svg or .png. Both axes are logarithmic. The curve of the factor r(c), with its thresholds, is drawn
-    over the histogram. The first bar contains all scores below 2^-10, most of them 0. percents: For each threshold,
-    the percentile of CIDEr-D at which it lies, for its label.
+    The first bar contains all scores below 2^-10, most of them 0.
+
+    Args:
+        percents: Percentile of CIDEr-D of each threshold of the factor, for its label.
     """
     edges, counts = np.array(distribution.edges), np.array(distribution.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
@@ -31,7 +46,6 @@ def draw_relevance(
     axes.set_title(title, loc="left", fontsize="medium")
     axes.stairs(counts, edges, fill=True, color=BLUE, alpha=0.4)
     axes.set_ylim(bottom=0.5)
-
     curve = axes.twinx()
     curve.set(ylim=(0, 1.05), ylabel="r(c), factor on the margin")
     scores = np.geomspace(edges[0], edges[-1], 2000)
@@ -44,29 +58,28 @@ def draw_relevance(
 
 
 def draw_run(run: Run) -> list[Path]:
-    """Draw curves of the run's metrics over the epochs of all stages. Returns: The paths of the written files."""
+    """Draw curves of the run's metrics over the epochs of all stages; return the paths of the files."""
     lines = run.read_metrics()
     run.figures.mkdir(exist_ok=True)
     return [
         _draw_curves(run.figures / f"{name}.svg", lines, axis, labels)
-        for name, (_, axis, labels) in CURVES.items()
+        for name, (axis, labels) in CURVES.items()
         if any(line.value(key) is not None for line in lines for key in labels)
     ]
 
 
-def _draw_curves(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str]) -> Path:
-    """Draw curves of metrics over epochs. axis: Label of the vertical axis. labels: Dict from metric to its label."""
+def _draw_curves(path: Path, lines: Sequence[EpochLine], axis: str, labels: Mapping[str, str]) -> Path:
     figure = new_figure()
     axes = figure.add_subplot(xlabel="epoch", ylabel=axis)
-    for number, (key, label) in enumerate(labels.items()):
+    for (key, label), (colour, dash, marker) in zip(labels.items(), STYLES, strict=False):
         points = {float(n): value for n, line in enumerate(lines, 1) if (value := line.value(key)) is not None}
         if points:
-            draw_line(axes, list(points), list(points.values()), label, number)
+            marker = marker if len(points) < MARKED else ""
+            axes.plot(list(points), list(points.values()), dash, color=colour, marker=marker, markersize=4, label=label)
     for n in range(1, len(lines)):
         if lines[n].stage != lines[n - 1].stage:
             axes.axvline(n + 0.5, color="grey", linestyle=":")
-    stages = dict.fromkeys(line.stage for line in lines)
-    axes.set_title(", then ".join(stages), fontsize="medium")
+    axes.set_title(", then ".join(dict.fromkeys(line.stage for line in lines)), fontsize="medium")
     axes.locator_params(axis="x", integer=True)
     axes.legend()
     save(figure, path)

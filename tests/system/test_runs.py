@@ -64,15 +64,13 @@ def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> No
     assert epochs[0]["stage"] != "finetune"
     (runs / "a/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
     found = overview(runs / "a")
-    assert found.validation is not None
-    assert (found.validation.value, found.validation.where) == (0.3, "finetune epoch 2")
+    assert found.validation == ("mAP@10", 0.3)
     assert found.seconds == pytest.approx(sum(line["seconds"] for line in epochs))
     for line, value in zip(epochs[-3:], (4.0, 3.0, 5.0), strict=True):
         line["validation"] = {"loss": value}
     (runs / "a/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
     found = overview(runs / "a")
-    assert found.validation is not None
-    assert (found.validation.metric, found.validation.value) == ("loss", 3.0), "the lower loss is the better one"
+    assert found.validation == ("loss", 3.0), "the lower loss is the better one"
 
 
 def test_verb_runs_lists_every_run_with_its_changes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
