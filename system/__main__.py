@@ -80,6 +80,9 @@ def run(
     track: Annotated[
         Literal["tensorboard", "wandb"] | None, typer.Option(help="Send the metrics of every epoch to a tracker.")
     ] = None,
+    profile: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Write torch's trace of N steps to STAGE/trace.json.")
+    ] = 0,
 ) -> None:
     """Run all steps of a recipe or a study.
 
@@ -114,7 +117,7 @@ def run(
         if until == "features":
             compute_features(loaded.recipe, chosen)
             return
-        done = run_recipe(loaded, runs, out or (runs / name if name else None), chosen, track, until)
+        done = run_recipe(loaded, runs, out or (runs / name if name else None), chosen, track, until, profile)
         if is_first():
             print(report(done) if until == "results" else f"trained: {done.folder}")
 

@@ -40,6 +40,7 @@ def run_recipe(
     device: Device | None = None,
     track: Tracker | None = None,
     until: Until = "results",
+    profile: int = 0,
 ) -> Run:
     """Run the steps of a recipe that are not finished; return the run.
 
@@ -49,6 +50,7 @@ def run_recipe(
         device: None: this machine's default.
         track: Gets the metrics of every epoch.
         until: The last step.
+        profile: Steps of each stage whose trace is written.
     """
     recipe, began = loaded.recipe, time.monotonic()
     run = Run(out or runs / f"{recipe.name}_s{recipe.seed}")
@@ -69,7 +71,7 @@ def run_recipe(
         on_first(lambda: require_rankable(recipe, run, data, model, blind))
         with first_before_others():
             relevance = training_relevance(recipe, data, run.figures / "relevance.svg")
-        train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run))
+        train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run, profile))
         if is_first() and until == "results":
             run.result.unlink(missing_ok=True)  # its entries change now
             run.adopt(loaded)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from data_tools.errors import DataError
 from data_tools.files import is_locked, read_json, require_folder
 from submission.editions import format_metric
-from submission.runs.record import RunResult
+from submission.runs.record import MomentsResult, RankedResult, RunResult
 from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
 
@@ -75,7 +75,8 @@ def _best_epoch(epochs: Sequence[dict[str, float]]) -> Figure | None:
 
 
 def _test_figure(result: RunResult) -> Figure | None:
-    for entry in (*result.rank.values(), *result.moments.values()):
+    entries: list[RankedResult | MomentsResult] = [*result.rank.values(), *result.moments.values()]
+    for entry in entries:
         if entry.figures is not None and entry.metric in entry.figures:
             return Figure(entry.metric, entry.figures[entry.metric])
     return None

@@ -4,7 +4,9 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from data_tools.errors import KitError
@@ -32,8 +34,9 @@ class Tracking:
     the run by its id. W&B's own settings count, such as WANDB_MODE=offline and a stored login.
     """
 
-    def __init__(self, name: Tracker | None, run: Run) -> None:
+    def __init__(self, name: Tracker | None, run: Run, profile_steps: int = 0) -> None:
         self.name, self._send, self._sent = name, None, 0
+        self._profile_steps = profile_steps
         try:
             if name:
                 self._sent, self._send = (0, _tensorboard(run)) if name == "tensorboard" else _wandb(run)
@@ -50,6 +53,23 @@ class Tracking:
         except Exception as error:  # of a server, a network, a full disk: training does not need them
             log.warning("%s failed and gets no more data of this run: %s", self.name, error)
             self._send = None
+
+    @contextmanager
+    def profiled(self, folder: Path) -> Iterator[Callable[[], object]]:
+        """Yield a function to call after each step; write torch's trace of some steps to trace.json in a folder."""
+        if not self._profile_steps:
+            yield lambda: None
+            return
+        import torch.profiler as torch_profiler
+
+        steps = torch_profiler.schedule(wait=1, warmup=1, active=self._profile_steps, repeat=1)
+
+        def write(profiler: torch_profiler.profile) -> None:
+            profiler.export_chrome_trace(str(folder / "trace.json"))
+            log.info("wrote %s; open it in chrome://tracing or ui.perfetto.dev", folder / "trace.json")
+
+        with torch_profiler.profile(schedule=steps, on_trace_ready=write) as profiler:
+            yield profiler.step
 
     def lines(self, lines: Sequence[EpochLine]) -> None:
         """Send what is new in the lines of all epochs so far."""

@@ -131,6 +131,7 @@ def train_stage(
         tf32_products(device),
         progress_bar(name, total, "step", at.step) as bar,
         _interrupts() as asked,
+        track.profiled(folder) as profile_step,
     ):
         while at.step < total and not (at.step % steps == 0 and ends_early(stage.stop, at.history)):
             seed_generators(int(np.random.SeedSequence([recipe.seed, number, at.step]).generate_state(1)[0]))
@@ -153,6 +154,7 @@ def train_stage(
             if scaler.is_enabled() and scaler.get_scale() < LEAST_SCALE:
                 raise KitError(f"stage {name}, step {at.step}: fp16 overflows at every scale; set precision to bf16")
             at.add(values if is_finite else None)
+            profile_step()
             bar.advance(1, f"loss {values['loss']:.4f}" if is_finite else "update skipped")
             if at.step % EVERY == 0 and at.step % steps:
                 rate = optimizer.param_groups[0]["lr"]

@@ -1,5 +1,6 @@
 """Metrics of a run in TensorBoard and Weights & Biases: those of metrics.jsonl, every step once."""
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -136,3 +137,12 @@ def test_missing_tracker_package_is_refused_at_the_start(
     for name, status, word in (("wandb", 1, "installed"), ("board", 2, "tensorboard")):
         assert main(["run", str(recipe), "--track", name]) == status
         assert word in capsys.readouterr().err
+
+
+def test_profile_writes_a_trace_of_some_steps_of_each_stage(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(["run", str(recipe), "--out", str(run), "--until", "training", "--profile", "2"]) == 0
+    for stage in ("pretrain", "finetune"):
+        events = json.loads((run / stage / "trace.json").read_text())["traceEvents"]
+        assert {"aten::linear"} <= {event["name"] for event in events}
+        assert len({event["name"] for event in events if event["name"].startswith("ProfilerStep#")}) == 2
