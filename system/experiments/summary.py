@@ -1,7 +1,4 @@
-"""Summarise a finished run.
-
-Summarise a finished run: parameters, experts, data, and the lines that are printed.
-"""
+"""Summarise a finished run: parameters, experts, data, and the lines that are printed."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,6 +13,7 @@ from submission.runs.record import (
     ExpertFacts,
     MomentsResult,
     Parameters,
+    RankedResult,
     RunResult,
     SetFacts,
     SourceFacts,
@@ -105,66 +103,64 @@ def _describe_clips(clips: Sequence[Clip]) -> SetFacts:
     )
 
 
-def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
-    """Yield the lines of a run's summary on a rank entry of moments, with metrics in per cent."""
-    size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
-    yield f"{name}: {size}, {entry.checkpoint}"
-    if entry.figures is not None:
-        intervals = entry.bootstrap or {}
-        for metric, value in entry.figures.items():
-            low, high = intervals[metric]
-            interval = format_interval((low, high), metric)
-            others = (f"{called} {format_metric(metric, figures[metric])}" for called, figures in _baselines(entry))
-            yield f"  {metric:<9} {format_metric(metric, value)}  (95 % {interval})  {', '.join(others)}"
-        if entry.also_trained_on:
-            yield f"  beware     the model was also trained on {entry.also_trained_on} of these recordings"
-    yield f"  file       {entry.answers}"
-
-
-def _baselines(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the names and metrics of two references, if stored: random windows, and the best possible windows.
-
-    The latter are the true windows rounded to the edges of frames, since a model can find no others.
-    """
-    for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
-        if figures is not None:
-            yield called, figures
-
-
 def report(run: Run) -> str:
-    """Read a run's result from disk, and return it as text for printing."""
+    """Read a run's result, and return it as text for printing."""
     return format_result(run, run.read_result())
 
 
 def format_result(run: Run, result: RunResult) -> str:
-    """Return the given result of a run as text for printing."""
+    """Return the result of a run as text for printing."""
     trained, frozen = (sum(parts.values()) for parts in (result.parameters.trained, result.parameters.frozen))
     made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,}"
     times = f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training"
     lines = [f"run        {run.folder}", f"{made} parameters, {result.hardware}, {times}"]
     for name, entry in result.rank.items():
-        interval = "95 % {:.4f} to {:.4f}".format(*entry.interval) if entry.interval else "one query: no interval"
-        recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
-        untrained = f", untrained {entry.untrained:.4f}" if entry.untrained is not None else ""
-        ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
-        lines += [
-            f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
-            f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
-            f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}",
-            f"  CSV        {entry.csv or 'none'}",
-        ]
-        if entry.also_trained_on:
-            lines.append(f"  beware     the model was also trained on {entry.also_trained_on} of these clips")
-        for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
-            if entry.interval and value is not None and entry.interval[0] <= value:
-                lines.append(
-                    f"  BEWARE     {entry.metric} is not surely better than {baseline}: its interval reaches "
-                    f"{value:.4f}"
-                )
+        lines += _rank_lines(name, entry)
     for name, blind in result.blind.items():
         size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"
-        lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
+        lines += [f"{name}: blind set, {size}, {_chosen(blind.checkpoint)}", f"  CSV        {blind.csv}"]
     for name, moments in result.moments.items():
         lines += _moment_lines(name, moments)
     lines += missing_blind_lines(load_recipe(run.resolved).recipe, set(result.blind))
     return "\n".join(lines)
+
+
+def _chosen(checkpoint: str) -> str:
+    """Say which validation metric has chosen a checkpoint, if one has."""
+    at, _, best = checkpoint.partition(", best ")
+    return f"{at}, chosen by validation {best}" if best else checkpoint
+
+
+def _rank_lines(name: str, entry: RankedResult) -> Iterator[str]:
+    size = f"{counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}"
+    yield f"{name}: {size} of {entry.data}, {_chosen(entry.checkpoint)}"
+    interval = "one query: no interval"
+    if entry.interval:
+        interval = "95 % {:.4f} to {:.4f}, jackknife over queries".format(*entry.interval)
+    recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
+    yield f"  {entry.metric:<9}  {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}"
+    untrained = f", untrained {entry.untrained:.4f}" if entry.untrained is not None else ""
+    ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
+    yield f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}"
+    yield f"  CSV        {entry.csv or 'none'}"
+    if entry.also_trained_on:
+        yield f"  beware     the model was also trained on {entry.also_trained_on} of these clips"
+    for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
+        if entry.interval and value is not None and entry.interval[0] <= value:
+            yield f"  BEWARE     {entry.metric} is not surely better than {baseline}: its interval reaches {value:.4f}"
+
+
+def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
+    """Yield the lines on an entry of moments, whose metrics are in per cent."""
+    size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
+    yield f"{name}: {size} of {entry.data}, {_chosen(entry.checkpoint)}"
+    known = {"random windows": entry.random, "true frames": entry.ceiling}
+    for metric, value in (entry.figures or {}).items():
+        low, high = (entry.bootstrap or {})[metric]
+        interval = format_interval((low, high), metric)
+        others = [f"{called} {format_metric(metric, one[metric])}" for called, one in known.items() if one]
+        bounds = f"95 % {interval}, bootstrap over recordings"
+        yield f"  {metric:<9}  {format_metric(metric, value)}  ({bounds})  {', '.join(others)}"
+    if entry.also_trained_on and entry.figures:
+        yield f"  beware     the model was also trained on {entry.also_trained_on} of these recordings"
+    yield f"  file       {entry.answers}"
