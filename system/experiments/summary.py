@@ -108,12 +108,24 @@ def report(run: Run) -> str:
     return format_result(run, run.read_result())
 
 
+def _time_lines(run: Run) -> list[str]:
+    """Say where the time of each stage went."""
+    found: dict[str, Counter[str]] = {}
+    for line in run.read_metrics():
+        found.setdefault(line.stage, Counter()).update(line.times | {"": line.seconds})
+    return [
+        f"  {stage:9}{seconds.pop('', 0):.1f} s: {', '.join(f'{name} {one:.1f} s' for name, one in seconds.items())}"
+        for stage, seconds in found.items()
+        if len(seconds) > 1
+    ]
+
+
 def format_result(run: Run, result: RunResult) -> str:
     """Return the result of a run as text for printing."""
     trained, frozen = (sum(parts.values()) for parts in (result.parameters.trained, result.parameters.frozen))
     made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,}"
     times = f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training"
-    lines = [f"run        {run.folder}", f"{made} parameters, {result.hardware}, {times}"]
+    lines = [f"run        {run.folder}", f"{made} parameters, {result.hardware}, {times}", *_time_lines(run)]
     for name, entry in result.rank.items():
         lines += _rank_lines(name, entry)
     for name, blind in result.blind.items():
