@@ -35,7 +35,8 @@ from system.recipe.data import Data
 from system.retriever import Retriever
 from system.runs.checkpoints import load_checkpoint
 from system.runs.folder import Run
-from system.runs.open import Trained, model_facts, untrained_origin
+from system.runs.open import Trained, model_facts, open_trained, untrained_origin
+from system.runs.provenance import weight_checksums
 from system.runs.trained_on import count_trained_clips
 from system.training.teachers import teacher_embeddings
 
@@ -72,6 +73,12 @@ class RunRanking:
         """Return the scores of an earlier entry."""
         return read_scores(self.run.scores_file(name))
 
+    def other(self, folder: str, ranked: RankedSet) -> ScoreMatrix:
+        """Return the scores by another run or an exported model."""
+        banks = Path(self.recipe.banks)
+        retriever = Retriever(open_trained(Path(folder), device=self.trained.device, banks=banks), banks / "models")
+        return retriever.matrix(ranked.queries, retriever.open(ranked.clips, strict=True))
+
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
         """Return a teacher's embeddings of clips and of their captions."""
         return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
@@ -95,9 +102,11 @@ def identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
         for source in (getattr(entry, "data", None), getattr(entry, "fit", None), *entry.other_sources)
         if source
     }
+    models = sorted({folder for entry in entries.values() for folder in entry.other_models})
     return {
         "entries": {one: entry.model_dump(mode="json") for one, entry in entries.items()},
         "data": {source: recipe.data[source].model_dump(mode="json") for source in sorted(sources)},
+        "models": {folder: weight_checksums(Path(folder)) for folder in models if Path(folder).exists()},
     }
 
 
@@ -107,10 +116,13 @@ def _chain(recipe: schema.Recipe, name: str) -> list[str]:
 
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
-    """Return whether the result of a rank entry is there and still holds, also if its blind set is gone."""
+    """Return whether the result of a rank entry is there and still holds, also if its blind set or a model is gone."""
     path = run.entry_file(name)
-    noted = read_json(path) if path.exists() else {}
-    if noted.get("identity") != identity(recipe, name):
+    if not path.exists():
+        return False
+    noted, now = read_json(path), identity(recipe, name)
+    now["models"] = noted["identity"]["models"] | now["models"]  # one that is gone is not compared
+    if noted["identity"] != now:
         return False
     entry = blind_entry(recipe, name)
     checksum = None if entry is None else blind_checksum(entry)
@@ -171,7 +183,7 @@ def rank_entry(name: str, ranking: RunRanking) -> None:
             data=source,
             checkpoint=origin,
             ceiling=ceiling_of(recipe.data[source]),
-            also_trained_on=count_trained_clips(run, source, ranking.data),
+            also_trained_on=count_trained_clips(run, source, ranking.data, entry.other_models),
             scores=str(run.scores_file(name)),
             csv=str(run.csv_file(name)) if entry.csv else None,
         )

@@ -62,6 +62,9 @@ class Ranking(Protocol):
     def earlier(self, name: str) -> ScoreMatrix:
         """Return the scores of an earlier entry."""
 
+    def other(self, folder: str, ranked: RankedSet) -> ScoreMatrix:
+        """Return the scores by another run or an exported model."""
+
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Any:
         """Return a teacher's embeddings of clips and of their captions (system.batches.loader.Taught)."""
 
@@ -84,6 +87,11 @@ class RankEntry(Strict):
     @property
     def other_sources(self) -> list[str]:
         """Names of the data sources that the scores depend on, besides the ranked one."""
+        return []
+
+    @property
+    def other_models(self) -> list[str]:
+        """Folders of other runs and exported models whose scores this entry uses."""
         return []
 
     @property
@@ -158,17 +166,24 @@ class RankBlind(ByOneModel):
 
 
 class RankByMean(RankEntry):
-    """Rank by the mean of the score matrices of earlier entries, which rank the same data source or blind set."""
+    """Rank by the mean of the scores of earlier entries, which rank the same data source or blind set, and of other
+    models for the same clips and queries.
+    """
 
     kind: Literal["mean"]
-    of: Annotated[list[str], Field(min_length=2)]  # names of earlier entries
+    of: Annotated[list[str], Field(min_length=2)]  # earlier entries; also folders of runs or models, as runs/RUN
     edition: EditionKey  # challenge year, or custom
     csv: bool  # write the edition's CSV
 
     @property
     def combined_entries(self) -> list[str]:
         """Names of the earlier rank entries whose scores are averaged."""
-        return self.of
+        return [name for name in self.of if "/" not in name]
+
+    @property
+    def other_models(self) -> list[str]:
+        """Folders of the runs and exported models whose scores are averaged."""
+        return [name for name in self.of if "/" in name]
 
     @property
     def how_scored(self) -> str:
@@ -176,8 +191,9 @@ class RankByMean(RankEntry):
         return f"ranked by the mean of {', '.join(self.of)}"
 
     def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
-        """Average the scores of the earlier entries."""
-        parts = {name: ranking.earlier(name) for name in self.of}
+        """Average the scores."""
+        parts = {name: ranking.earlier(name) for name in self.combined_entries}
+        parts |= {folder: ranking.other(folder, ranked) for folder in self.other_models}
         facts = {"of": {name: part.facts for name, part in parts.items()}}
         return Scores(replace(blend(parts), facts=facts), f"mean of {', '.join(self.of)}")
 

@@ -124,10 +124,15 @@ def _combined(at: Keys, kind: str, of: Any, earlier: dict[str, Any], sections: d
     for i, name in enumerate(names):
         if isinstance(name, str):
             keys = (*at, i) if isinstance(of, list) else at
-            yield from _known(keys, name, list(known), what)
+            if "/" not in name:  # else another run or model
+                yield from _known(keys, name, list(known), what)
             yield from _once({"of": of}, ("of", *keys[len(at) :]), name)
-    ranked = [[child(entries.get(name), key) for key in ("data", "audio", "queries")] for name in names]
-    if kind == "mean" and any(one != ranked[0] for one in ranked if any(one)):
+    if kind == "mean" and not any(name in entries for name in names if isinstance(name, str)):
+        yield at, "name at least one earlier entry"
+    ranked = [
+        [child(entries.get(name), key) for key in ("data", "audio", "queries")] for name in names if name in entries
+    ]
+    if kind == "mean" and any(one != ranked[0] for one in ranked):
         yield at, "the entries rank different data sources; name entries of one data source"
 
 

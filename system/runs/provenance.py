@@ -41,12 +41,12 @@ def file_checksums(recipe: schema.Recipe) -> dict[str, Any]:
     weights = {name: path for name, one in recipe.teachers.items() if (path := schema.teacher_path(one))}
     return {
         "manifests": {name: file_sha256(path) for name, path in recipe.data_files.items() if path.exists()},
-        "teachers": {name: _weight_checksums(path) for name, path in weights.items() if path.exists()},
-        "starts": {one: " ".join(_weight_checksums(Path(one)).values()) for one in starts if Path(one).exists()},
+        "teachers": {name: weight_checksums(path) for name, path in weights.items() if path.exists()},
+        "starts": {one: " ".join(weight_checksums(Path(one)).values()) for one in starts if Path(one).exists()},
     }
 
 
-def _weight_checksums(path: Path) -> dict[str, str]:
+def weight_checksums(path: Path) -> dict[str, str]:
     """Return the checksums of the files that identify a model's weights."""
     if path.is_file():  # of embeddings
         return {path.name: file_sha256(path)}
@@ -54,7 +54,7 @@ def _weight_checksums(path: Path) -> dict[str, str]:
 
 
 def require_models(recipe: schema.Recipe) -> None:
-    """Raise KitError for a teacher or a start model that is missing or not trained."""
+    """Raise KitError for a teacher or another model that is missing or not trained."""
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.EmbeddingsTeacher):
             require_file(Path(teacher.file), f"teacher {name}: write the file with lbar embed")
@@ -63,6 +63,9 @@ def require_models(recipe: schema.Recipe) -> None:
     for name, stage in recipe.stages.items():
         if isinstance(stage.start_from, schema.FromModel):
             _require_trained(f"start_from of stage {name}", Path(stage.start_from.folder))
+    for name, entry in recipe.rank.items():
+        for folder in entry.other_models:
+            _require_trained(f"rank entry {name}", Path(folder))
 
 
 def _require_trained(part: str, folder: Path) -> None:

@@ -98,9 +98,14 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
             raise KitError(f"{key}: {model.folder} was trained on {some}; {permit}")
 
 
-def count_trained_clips(run: Run, source: str, data: Data) -> int:
-    """Count the clips of a data source that the run's model, its start models or its teachers were trained on."""
-    trained = _read(run.trained_on) if run.trained_on.exists() else []
+def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str] = ()) -> int:
+    """Count the clips of a data source that the run's model, its start models or its teachers were trained on.
+
+    Args:
+        others: Folders of further models.
+    """
+    files = [run.trained_on, *(Path(folder) / TRAINED_ON for folder in others)]
+    trained = [clip for path in files if path.exists() for clip in _read(path)]
     return len(shared_clips(trained, data.readable_clips(source), data))
 
 

@@ -341,3 +341,20 @@ def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "tiny_s3"]) == 0
     assert "run        runs/tiny_s3\n" in capsys.readouterr().out
     assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 1
+
+
+def test_mean_takes_the_scores_of_other_runs_and_models(desk: Path) -> None:
+    assert main(["export", "runs/tiny_s3", "--out", "models/one", "--checkpoint", "last"]) == 0
+    mean = {"kind": "mean", "edition": 2025, "csv": False}
+    change(last=entry(checkpoint="last", csv=False), mean=mean | {"of": ["evaluation", "models/one"]})
+    assert main(["run", "mine.yaml"]) == 0
+    best, last, both = (read_scores(Path(f"runs/tiny_s3/scores/{one}.npy")) for one in ("evaluation", "last", "mean"))
+    assert np.allclose(both.values, (best.values + last.values) / 2, atol=1e-6)
+    assert both.facts["of"].keys() == {"evaluation", "models/one"}
+    shutil.rmtree("models")
+    assert main(["run", "mine.yaml"]) == 0, "finished"
+    shutil.copytree("runs/tiny_s3", "models/one")
+    Path("models/one/finetune/done.json").write_text(Path("models/one/finetune/done.json").read_text() + " ")
+    assert main(["run", "mine.yaml"]) == 0
+    again = read_scores(Path("runs/tiny_s3/scores/mean.npy"))
+    assert again.values == pytest.approx(best.values, abs=1e-6), "another model stands there"
