@@ -197,7 +197,8 @@ def _write_scores(
     run, edition = ranking.run, get_edition(entry.edition)
     sizes = counted(len(ranked.queries), "caption", ","), counted(len(ranked.clips), "clip", ",")
     log.info("rank entry %s: ranking %s against %s", name, *sizes)
-    if unknown := ranking.trained.text.without_known_words([query.text for query in ranked.queries]):
+    texts = [query.text for query in ranked.queries] if isinstance(entry, ByOneModel) else []
+    if unknown := ranking.trained.text.without_known_words(texts):
         log.warning(
             "rank entry %s: the model knows no word of %s, first %r; all clips have the same score for these, and are "
             "ordered by name; reword them", name, counted(len(unknown), "query"), unknown[0],

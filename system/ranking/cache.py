@@ -69,36 +69,11 @@ def file_key(path: str) -> str:
     return hashlib.sha256(f"{os.path.abspath(path)}\n{status.st_size}\n{status.st_mtime_ns}".encode()).hexdigest()[:32]
 
 
-class Store:
-    """A bank of embeddings (1, D) or (T, D) by file_key; what does not fit on the disk stays in memory."""
-
-    def __init__(self, bank: Bank) -> None:
-        self.bank = bank
-        self._unsaved: dict[str, np.ndarray] = {}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.bank or key in self._unsaved
-
-    def read(self, key: str) -> np.ndarray:
-        """Return the embeddings of a clip."""
-        return self._unsaved[key] if key in self._unsaved else self.bank.read(key)
-
-    def add(self, embeddings: Mapping[str, np.ndarray]) -> None:
-        """Store embeddings; if the disk is full, keep these and all later ones in memory."""
-        try:
-            for key in embeddings if not self._unsaved else ():
-                self.bank.store(key, embeddings[key])
-        except OSError as error:
-            reason = f"{error.filename}: {error.strerror}"
-            log.warning("new embeddings cannot be cached (%s); free disk space, or name another --cache", reason)
-        self._unsaved |= {key: values for key, values in embeddings.items() if key not in self.bank}
-
-
 class Embeds(NamedTuple):
     """Embeddings of clips."""
 
-    store: Store
-    keys: dict[str, str]  # in the store, by id of a readable clip
+    bank: Bank
+    keys: dict[str, str]  # in the bank, by id of a readable clip
     broken: dict[str, str]  # why a clip cannot be read, by its id
 
 
@@ -112,23 +87,23 @@ def embed_cached(
         folder: Of the cache.
         strict: Raise KitError for the first clip that cannot be read.
     """
-    store = Store(_bank(model, settings, folder))
+    bank = _bank(model, settings, folder)
     keys = {clip.id: file_key(clip.path) for clip in clips}
-    lacking = [clip for clip in clips if keys[clip.id] not in store]
+    lacking = [clip for clip in clips if keys[clip.id] not in bank]
     if not lacking:
-        return Embeds(store, keys, {})
+        return Embeds(bank, keys, {})
     whole = {clip.id for clip in lacking}
     features = build_features(lacking, dict(settings.audio.experts), banks, strict, model.device, whole)
     wanted = {keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
     for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
-        store.add(dict(zip((keys[clip.id] for clip in part), _split_by_clip(embedded), strict=True)))
-    readable = {name: key for name, key in keys.items() if key in store}
-    return Embeds(store, readable, features.broken)
+        for clip, series in zip(part, _split_by_clip(embedded), strict=True):
+            bank.store(keys[clip.id], series)
+    return Embeds(bank, {name: key for name, key in keys.items() if key in bank}, features.broken)
 
 
 def join_embeddings(found: Embeds, clips: Sequence[Clip], settings: Model, device: torch.device) -> Embeddings:
     """Join the embeddings of readable clips: vectors, or series of frames."""
-    series = [found.store.read(found.keys[clip.id]) for clip in clips]
+    series = [found.bank.read(found.keys[clip.id]) for clip in clips]
     values = torch.from_numpy(np.concatenate(series)).to(device)
     if not settings.score.of_series:
         return Embedded(values)

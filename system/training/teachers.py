@@ -20,7 +20,7 @@ from system.batches.items import caption_key
 from system.batches.loader import Taught, Teachers
 from system.features.bank import Bank
 from system.models.text.published import store_vectors
-from system.ranking.cache import Store, embed_cached
+from system.ranking.cache import embed_cached
 from system.ranking.embedding import embed_texts
 from system.recipe import schema
 from system.recipe.data import Data
@@ -53,7 +53,7 @@ def open_teachers(
 class _Table:
     """Reads a teacher's embeddings of clips or captions from a file, by the keys of clips or captions."""
 
-    def __init__(self, vectors: Vectors | Store, names: Mapping[str, str]) -> None:
+    def __init__(self, vectors: Vectors | Bank, names: Mapping[str, str]) -> None:
         """Store a teacher's embeddings. names: Dict from the key of a clip or caption to its id in the file."""
         self._vectors, self._names = vectors, names
 
@@ -113,7 +113,7 @@ def teacher_embeddings(
     texts = {caption_key(clip, i): text for clip in clips for i, text in enumerate(clip.captions)}
     store_vectors(captions, texts, lambda part: embed_texts(trained.model, part).values, f"by teacher {name}")
     names = {data.features.keys[clip.id]: found.keys[clip.id] for clip in clips}
-    return Taught(_Table(found.store, names), captions)
+    return Taught(_Table(found.bank, names), captions)
 
 
 def _open_captions_bank(trained: Trained, cache: Path) -> Bank:
