@@ -120,18 +120,17 @@ def _combined(at: Keys, kind: str, of: Any, earlier: dict[str, Any], sections: d
     usable = {"mean": ("checkpoint", "blind", "teachers", "hub_corrected"), "hub_corrected": ("checkpoint", "blind")}
     entries = {name: one for name, one in earlier.items() if child(one, "kind") in usable.get(kind, ())}
     known, what = (sections["teachers"], "teacher") if kind == "teachers" else (entries, "usable earlier rank entry")
-    names = of if isinstance(of, list) else [of]
-    for i, name in enumerate(names):
-        if isinstance(name, str):
-            keys = (*at, i) if isinstance(of, list) else at
-            if "/" not in name:  # else another run or model
-                yield from _known(keys, name, list(known), what)
-            yield from _once({"of": of}, ("of", *keys[len(at) :]), name)
-    if kind == "mean" and not any(name in entries for name in names if isinstance(name, str)):
-        yield at, "name at least one earlier entry"
+    names = [(i, name) for i, name in enumerate(of if isinstance(of, list) else [of]) if isinstance(name, str)]
+    for i, name in names:
+        keys = (*at, i) if isinstance(of, list) else at
+        if not (kind == "mean" and "/" in name):  # the folder of another run or model
+            yield from _known(keys, name, list(known), what)
+        yield from _once({"of": of}, ("of", *keys[len(at) :]), name)
     ranked = [
-        [child(entries.get(name), key) for key in ("data", "audio", "queries")] for name in names if name in entries
+        [child(entries[name], key) for key in ("data", "audio", "queries")] for _, name in names if name in entries
     ]
+    if kind == "mean" and not ranked:
+        yield at, "name at least one earlier entry"
     if kind == "mean" and any(one != ranked[0] for one in ranked):
         yield at, "the entries rank different data sources; name entries of one data source"
 
