@@ -1,25 +1,24 @@
 """Check manifests: bad audio, and training data that a test split or an exclusion list contains."""
 
-import argparse
-import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 from data_tools.audio import audio_seconds, content_key, sound_problem
-from data_tools.cli import counted, each, ending_in
+from data_tools.cli import SHOWN, counted, each, ending_in
 from data_tools.errors import AudioError
-from data_tools.exclusion import Exclusions, read_exclusions
+from data_tools.exclusion import Exclusions, Lists, read_exclusions
 from data_tools.frames import holds_frames, read_frames
 from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, iter_manifest
 from data_tools.moments import read_published, repaired
 from data_tools.names import plain_id
 from data_tools.tables import write_table
 
-SHOWN = 10  # findings of a kind that are printed; --list writes all
 BAD_AUDIO, NO_SOUND, DUPLICATE = "bad audio", "audio without sound", "id that is in two manifests"
 NO_CAPTION, SHARED_CAPTION = "clip without captions", "caption of several clips"
 FORBIDDEN, MOMENT = "Freesound id on an exclusion list", "fault of a moment"
@@ -28,7 +27,6 @@ CONTENT, NAME = "same audio file", "same file name"
 
 # AudioCaps and AudioSet name files Y<id> or <id>_<start>, CASTELLA <id>.
 _YOUTUBE_NAME = re.compile(r"(?:.*/)?Y?([A-Za-z0-9_-]{11})(?:_[0-9]{1,9})?\.\w+")
-log = logging.getLogger(__name__)
 
 
 class Finding(NamedTuple):
@@ -152,45 +150,41 @@ def _order(clip: Clip) -> tuple[int, str, str]:
     return rank, clip.source, clip.split
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `check` to its parser."""
-    add = parser.add_argument
-    add("manifests", nargs="+", type=Path, metavar="MANIFEST", help="manifests to check together")
-    lists = "lists of forbidden Freesound ids that no training clip may have"
-    add("--exclude", nargs="+", type=Path, default=[], metavar="LIST", help=lists)
-    moments = "files of moments to check with them"
-    add("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
-    add("--quick", action="store_true", help="read only audio headers, and compare no contents")
-    add("--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings to a table")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `check`; return the exit status: 1 if something must be fixed."""
-    clips = [clip for path in arguments.manifests for _, clip in iter_manifest(path)]
-    exclusions = read_exclusions(arguments.exclude) if arguments.exclude else None
-    findings, with_moments = check_clips(clips, exclusions, arguments.quick), set[str]()
-    for path in arguments.moments:
+def check(
+    manifests: Annotated[list[Path], typer.Argument(metavar="MANIFEST", help="Manifests to check together.")],
+    exclude: Lists = None,
+    moments: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="A file of moments to check with them; repeat.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Read only audio headers, and compare no contents.")] = False,
+    table: Annotated[
+        Path | None, typer.Option("--list", callback=ending_in(".csv"), help="Write all findings to a table (.csv).")
+    ] = None,
+) -> None:
+    """Find bad audio, and training clips that are forbidden or in a test split too (exit status 1)."""
+    clips = [clip for path in manifests for _, clip in iter_manifest(path)]
+    exclusions = read_exclusions(exclude) if exclude else None
+    findings, with_moments = check_clips(clips, exclusions, quick), set[str]()
+    for path in moments or ():
         found, ids = moment_findings(path, clips)
         findings, with_moments = findings + found, with_moments | ids
     findings = [one for one in findings if one.kind != NO_CAPTION or one.clip not in with_moments]
-    training = sum(clip.split in TRAINING_SPLITS for clip in clips)
-    print(f"{len(clips):>7}  clips, {training} of them for training")
-    unknown = sum(clip.split in TRAINING_SPLITS and clip.freesound_id is None for clip in clips)
-    if exclusions and unknown:
+    training = [clip for clip in clips if clip.split in TRAINING_SPLITS]
+    print(f"{len(clips):>7}  clips, {len(training)} of them for training")
+    if exclusions and (unknown := sum(clip.freesound_id is None for clip in training)):
         print(f"{unknown:>7}  training clips have no Freesound id: not compared with the lists")
-    by_kind: dict[str, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        by_kind[finding.kind].append(finding)
-    for kind, group in by_kind.items():
+    for kind in dict.fromkeys(one.kind for one in findings):
+        group = sorted((one for one in findings if one.kind == kind), key=lambda one: not one.fatal)
         print(f"{len(group):>7}  {kind}")
-        for one in sorted(group, key=lambda one: not one.fatal)[:SHOWN]:
+        for one in group[:SHOWN]:
             print(f"           {' | '.join(filter(None, [one.clip, one.other, one.evidence]))}")
         if len(group) > SHOWN:
             print(f"           and {len(group) - SHOWN} more (--list FILE.csv)")
-    if arguments.list:
-        write_table(arguments.list, list(Finding._fields), [tuple(map(str, one)) for one in findings])
-    fatal = Counter(one.kind for one in findings if one.fatal)
-    print(f"to fix: {', '.join(f'{kind} ({count})' for kind, count in fatal.items())}" if fatal else "nothing to fix")
-    if not fatal and findings:
+    if table:
+        write_table(table, Finding._fields, findings)
+    if fatal := Counter(one.kind for one in findings if one.fatal):
+        print(f"to fix: {', '.join(f'{kind} ({count})' for kind, count in fatal.items())}")
+        raise typer.Exit(1)
+    print("nothing to fix")
+    if findings:
         print(f"to judge, since published data may have it: {counted(len(findings), 'finding')}")
-    return int(bool(fatal))

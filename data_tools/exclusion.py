@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 from data_tools.errors import DataError
 from data_tools.files import read_json, read_text
@@ -10,6 +12,9 @@ from data_tools.manifest import iter_manifest
 from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table
 
+Lists = Annotated[
+    list[Path] | None, typer.Option(metavar="LIST", help="A list of Freesound ids that must not be trained on; repeat.")
+]
 NOT_FOUND = "Not found"  # entry of published lists for recordings that were not found again on Freesound
 
 

@@ -1,15 +1,12 @@
 """READMEs and code agree: every link leads somewhere, every figure stands once, every command
 opens, every example works."""
 
-import argparse
 import importlib
 import re
 import shlex
 from pathlib import Path
 
 import typer
-
-from data_tools import cli
 
 ROOMS = ("data_tools", "system", "submission")
 
@@ -58,20 +55,12 @@ def test_each_number_of_three_decimals_appears_in_only_one_readme(root: Path) ->
 
 def parse(room: str, words: list[str]) -> None:
     """Raise an exception for a command that is not taken."""
-    if room == "data_tools":
-        parser(room, words).parse_args(words)
-        return
     verb = typer.main.get_command(importlib.import_module(f"{room}.__main__").app)
     context, rest = None, list(words)
     while hasattr(verb, "resolve_command") and (rest or context is None):
         context = verb.make_context("lbar", rest, parent=context)
         _, verb, rest = verb.resolve_command(context, rest)
     verb.make_context(words[0], rest, parent=context)
-
-
-def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
-    module = importlib.import_module(f"{room}.__main__")
-    return cli.make_parser(room, "", module.VERBS, words)
 
 
 def commands(root: Path) -> list[list[str]]:
@@ -82,8 +71,6 @@ def commands(root: Path) -> list[list[str]]:
         texts += [" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose(path)) if len(text.split()) > 4]
     for path in (root / "recipes").rglob("*.yaml"):
         texts += [line.removeprefix("#").strip() for line in path.read_text().splitlines()[:12]]
-    for verb in importlib.import_module("data_tools.__main__").VERBS.values():
-        texts += [line.strip() for line in verb.example.splitlines()]
     return [shlex.split(text.removesuffix(" &"), comments=True) for text in texts if text.startswith("lbar ")]
 
 

@@ -29,5 +29,5 @@ def test_data_tools_and_submission_work_without_torch(root: Path, shared: Path, 
     run("data_tools", "check", "scenes/manifest.jsonl")
     run("data_tools", "clotho", "scenes", "--out", "again.jsonl")
     commands = ("crawl sounds.sqlite", "status sounds.sqlite")
-    assert "sounds stored" in run("data_tools", "sandbox", "--port", 0, "--sounds", 30, "--then", *commands)
+    assert "sounds stored" in run("data_tools", "sandbox", "--port", 0, "--sounds", 30, *commands)
     run("system", "--help")

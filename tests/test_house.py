@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.cli import PROGRAMS
-
 ROOMS = ("data_tools", "system", "submission")
 MAY_IMPORT = {"data_tools": set(), "submission": {"data_tools"}, "system": {"data_tools", "submission"}}
 
@@ -127,23 +125,19 @@ def test_top_level_has_only_known_entries(root: Path) -> None:
     assert {name for name in top if not name.startswith(".")} <= agreed
 
 
+PROGRAMS = {"data_tools": "lbar data", "submission": "lbar submit", "system": "lbar"}
+
+
 def verbs(room: str) -> list[str]:
     module = importlib.import_module(f"{room}.__main__")
-    if room == "data_tools":
-        return [*module.VERBS]
     return [verb.name or verb.callback.__name__ for verb in module.app.registered_commands]
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_verb_has_help_and_a_readme_example(root: Path, room: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help_and_a_readme_example(root: Path, room: str) -> None:
     readme = (root / room / "README.md").read_text()
     for verb in verbs(room):
-        try:
-            status = importlib.import_module(f"{room}.__main__").main([verb, "--help"])
-        except SystemExit as stop:  # as argparse ends it
-            status = stop.code
-        assert not status, f"{room} {verb}"
-        assert room != "data_tools" or "example" in capsys.readouterr().out, f"{room} {verb} shows no example"
+        assert importlib.import_module(f"{room}.__main__").main([verb, "--help"]) == 0, f"{room} {verb}"
         assert f"{PROGRAMS[room]} {verb}" in readme, f"{room}/README.md does not show {verb}"
 
 

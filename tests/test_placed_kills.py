@@ -12,9 +12,8 @@ import pytest
 import tiny
 from outcomes import digest, lines
 from placed_kills import Kills, killing
-from sandboxes import FAST, falling_scores, serving, stored, write_scores
+from sandboxes import FAST, Sandbox, falling_scores, serving, stored, write_scores
 
-from data_tools.freesound.sandbox import Sandbox
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 

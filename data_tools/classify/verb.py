@@ -7,21 +7,20 @@ Deviations: The paper does not say how it avoids to score texts that it learnt. 
 that was trained on other folds, without texts of the same uploader or clip, and equal texts count once.
 """
 
-import argparse
-import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 
 from data_tools.classify.clean import clean
 from data_tools.classify.embed import DEFAULT_MODEL, embed
 from data_tools.classify.model_files import PACKAGES
 from data_tools.cli import counted
 from data_tools.errors import DataError
-from data_tools.files import require_file, write_text
+from data_tools.files import require_file, write_json, write_text
 from data_tools.freesound.store import open_store
 from data_tools.manifest import TEST_SPLITS, read_captions, read_manifest
 from data_tools.tables import read_table, write_table
@@ -94,7 +93,7 @@ def cross_fit(vectors: np.ndarray, labels: np.ndarray, groups: Sequence[str], se
     return scores.round(6)
 
 
-def classify(
+def score_descriptions(
     descriptions: Sequence[Text], captions: Sequence[Text], model: str, out: Path, seed: int = 0
 ) -> dict[str, float]:
     """Score descriptions, write scores.csv, report.json and examples.txt, and return the report.
@@ -128,7 +127,7 @@ def classify(
         "average_precision": round(float(average_precision_score(labels, scores)), 4),
         **{f"above_{share}": sum(score > share for _, score, _ in rows) for share in (0.1, 0.2, 0.5)},
     }
-    write_text(out / "report.json", json.dumps(report, indent=1) + "\n")
+    write_json(out / "report.json", report)
     ranked = sorted({row[2]: row for row in rows}.values(), key=lambda row: -row[1])
     border = sum(score > 0.2 for _, score, _ in ranked)
     lists = {
@@ -143,26 +142,26 @@ def classify(
     return report
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `classify` to its parser."""
-    add = parser.add_argument
-    add("descriptions", type=Path, help="store made by crawl, or a .csv file with the columns id and description")
-    add("--captions", type=Path, nargs="+", required=True, help="captions to learn from (.csv or .jsonl manifest)")
-    add("--out", type=Path, required=True, help="output folder; embeddings that an earlier call left are used again")
-    models = f"sentence-transformers model: folder, package ({', '.join(PACKAGES)}), or hub name (default: %(default)s)"
-    add("--model", default=DEFAULT_MODEL, help=models)
-    add("--seed", type=int, default=0, help="random seed of the folds and networks (default: 0)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `classify`: score how much descriptions are like captions; return the exit status."""
-    require_file(arguments.descriptions, "make a store with lbar data crawl")
-    captions = caption_texts(arguments.captions)
-    if not captions:
-        raise DataError(f"{arguments.captions[0]}: all captions are of test splits; give captions of another split")
-    descriptions = list(read_descriptions(arguments.descriptions))
-    report = classify(descriptions, captions, arguments.model, arguments.out, arguments.seed)
-    found = f"{report['above_0.2']} of {counted(len(descriptions), 'description')} score above 0.2"
-    print(f"{found}; AUC {report['roc_auc']:.3f} against {counted(len(captions), 'caption')}")
-    print(f"wrote {arguments.out}: scores.csv, report.json, examples.txt")
-    return 0
+def classify(
+    descriptions: Annotated[
+        Path, typer.Argument(help="Store made by crawl, or a .csv file with the columns id and description.")
+    ],
+    captions: Annotated[list[Path], typer.Option(help="Captions to learn from (.csv or .jsonl manifest); repeat.")],
+    out: Annotated[Path, typer.Option(help="Output folder; embeddings of an earlier call are used again.")],
+    model: Annotated[
+        str, typer.Option(help=f"Sentence-transformers model: folder, package ({', '.join(PACKAGES)}) or hub name.")
+    ] = DEFAULT_MODEL,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and networks.")] = 0,
+) -> None:
+    """Score how much each description of a sound resembles a caption."""
+    require_file(descriptions, "make a store with lbar data crawl")
+    learnt = caption_texts(captions)
+    if not learnt:
+        raise DataError(f"{captions[0]}: all captions are of test splits; give captions of another split")
+    described = list(read_descriptions(descriptions))
+    report = score_descriptions(described, learnt, model, out, seed)
+    found = f"{report['above_0.2']} of {counted(len(described), 'description')} score above 0.2"
+    print(f"{found}; AUC {report['roc_auc']:.3f} against {counted(len(learnt), 'caption')}")
+    if report["roc_auc"] < 0.5:
+        print("warning: an AUC below 0.5 is worse than chance; look into examples.txt")
+    print(f"wrote {out}: scores.csv, report.json, examples.txt")

@@ -4,13 +4,15 @@ Kim et al., "AudioCaps: Generating Captions for Audios in The Wild", NAACL 2019;
 The audio files are parts of YouTube videos. Some videos are gone: published scores use 957 to 975 test clips.
 """
 
-import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, cast
+
+import typer
 
 from data_tools.audio import readable_seconds
-from data_tools.cli import add_manifest, counted
+from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
@@ -107,19 +109,19 @@ def _read_captions(path: Path) -> tuple[dict[Key, list[str]], dict[str, Key]]:
     return captions, key_of | {name: next(iter(keys)) for name, keys in starts.items() if len(keys) == 1}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `audiocaps` to its parser."""
-    add = parser.add_argument
-    add("root", type=Path, help="folder with train.csv, val.csv and test.csv, or a folder that aac-datasets made")
-    add("--audio", type=Path, help="folder with the audio, in <split>/ or directly (default: the argument root)")
-    add("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="splits to read (default: all)")
-    add_manifest(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `audiocaps`: make a manifest of AudioCaps; return the exit status."""
-    clips, counts = read_audiocaps(arguments.root, arguments.audio, list(dict.fromkeys(arguments.splits)))
-    write_manifest(arguments.out, clips)
-    print(*counts, sep="\n")
-    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}")
-    return 0
+def audiocaps(
+    root: Annotated[
+        Path, typer.Argument(help="Folder with train.csv, val.csv and test.csv, or a folder that aac-datasets made.")
+    ],
+    out: Manifest,
+    audio: Annotated[
+        Path | None, typer.Option(help="Folder with the audio, in SPLIT/ or directly; default: ROOT.")
+    ] = None,
+    splits: Annotated[
+        list[str] | None, typer.Option(metavar="SPLIT", help="A split to read; repeat. Default: all.")
+    ] = None,
+) -> None:
+    """Make a manifest of AudioCaps."""
+    clips, counts = read_audiocaps(root, audio, cast("list[Split]", splits) or AUDIOCAPS_SPLITS)
+    write_manifest(out, clips)
+    print(*counts, f"wrote {out}: {counted(len(clips), 'clip')}", sep="\n")

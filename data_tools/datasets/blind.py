@@ -1,26 +1,19 @@
-"""Read a folder of audio without captions.
+"""Read a folder of audio without captions, such as a challenge's blind set."""
 
-Reader of a folder of audio without captions, such as a challenge's blind evaluation set; makes a manifest.
-"""
-
-import argparse
 import logging
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from data_tools.audio import readable_seconds
-from data_tools.cli import add_manifest, counted
+from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
 from data_tools.names import audio_tree, check_source
 
 log = logging.getLogger(__name__)
-
-
-def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
-    """Return a clip for every audio file of a folder and its subfolders, and the number of unreadable files."""
-    clips, _ = folder_clips(folder, source)
-    return clips, sum(clip.seconds is None for clip in clips)
 
 
 def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
@@ -38,17 +31,14 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `blind` to its parser."""
-    parser.add_argument("folder", type=Path, help="the folder that holds the audio files")
-    add_manifest(parser)
-    parser.add_argument("--name", default="blind", help="name of the clips' source, for their ids (default: blind)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `blind`: make a manifest of a folder of audio without captions; return the exit status."""
-    clips, unreadable = read_blind(arguments.folder, check_source(arguments.name))
-    write_manifest(arguments.out, clips)
+def blind(
+    folder: Annotated[Path, typer.Argument(help="The folder that holds the audio files.")],
+    out: Manifest,
+    name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids.")] = "blind",
+) -> None:
+    """Make a manifest of a folder of audio without captions."""
+    clips, _ = folder_clips(folder, check_source(name))
+    write_manifest(out, clips)
+    unreadable = sum(clip.seconds is None for clip in clips)
     note = f", {unreadable} with unreadable audio (`check` names them)" if unreadable else ""
-    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}{note}")
-    return 0
+    print(f"wrote {out}: {counted(len(clips), 'clip')}{note}")

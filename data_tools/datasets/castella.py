@@ -4,16 +4,15 @@ Munakata et al., "CASTELLA: Long Audio Dataset with Captions and Temporal Bounda
 https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouTube, where some videos are deleted.
 """
 
-import argparse
-import json
-import logging
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
+
+import typer
 
 from data_tools.audio import readable_seconds
-from data_tools.cli import add_manifest, counted, ending_in
+from data_tools.cli import Manifest, counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import require_folder, require_other
 from data_tools.manifest import Clip, Split, audio_clip, write_manifest
@@ -23,7 +22,6 @@ from data_tools.names import check_source, tree_files
 AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
 FEATURES = (".npz", ".npy")  # frames of a recording; the organisers publish those of MS-CLAP as .npz
 _SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test|development|validation|evaluation)(?:_release)?$")
-log = logging.getLogger(__name__)
 
 
 class Castella(NamedTuple):
@@ -53,25 +51,20 @@ def read_castella(root: Path, folder: Path, source: str = "castella", suffixes: 
     found = Castella(_files_by_split(root), [], [], [])
     for split, path in found.files.items():
         present = _recordings(folder, suffixes) | _recordings(folder / split, suffixes)
-        seconds: dict[str, float | None] = {}
-        captions: dict[str, list[str]] = {}
-        for _, line in read_published(path):
-            seconds[line.vid] = seconds.get(line.vid) or line.duration
-            captions[line.vid] = [line.caption] if line.caption else []
+        lines = {line.vid: line for _, line in read_published(path)}
         clips = []
-        for vid, length in seconds.items():
+        for vid, line in lines.items():
             file = present.get(vid)
-            if file is None and split != "blind":
-                continue
-            if file and suffixes != FEATURES:
-                length = readable_seconds(file) or length
-            name = Path(file).name if file else f"{vid}{suffixes[0]}"
-            clips.append(audio_clip(folder / split, name, source, split, captions[vid], length, path=file))
+            if file or split == "blind":
+                length = (readable_seconds(file) if file and suffixes != FEATURES else None) or line.duration
+                name = Path(file).name if file else f"{vid}{suffixes[0]}"
+                captions = [line.caption] if line.caption else []
+                clips.append(audio_clip(folder / split, name, source, split, captions, length, path=file))
         moments = read_moments(path, clips, skip_unknown=True)
-        absent = len(seconds.keys() - present.keys())
-        note = f"; {absent} recordings have no file" + ("" if split == "blind" else " and are left out")
-        text = f"{counted(len(moments), 'query')} in {counted(len(clips), 'recording')}"
-        found.counts.append(f"{split}: {text}{note if absent else ''}")
+        text = f"{split}: {counted(len(moments), 'query')} in {counted(len(clips), 'recording')}"
+        if absent := len(lines.keys() - present.keys()):
+            text += f"; {absent} recordings have no file" + ("" if split == "blind" else " and are left out")
+        found.counts.append(text)
         found.clips.extend(clips)
         found.moments.extend(moments)
     if not any(Path(clip.path).exists() for clip in found.clips) and found.files.keys() != {"blind"}:
@@ -80,37 +73,34 @@ def read_castella(root: Path, folder: Path, source: str = "castella", suffixes: 
 
 
 def _files_by_split(root: Path) -> dict[Split, Path]:
-    """Return the published file of each split."""
     require_folder(root)
     found: dict[Split, Path] = {}
-    paths = [root / name for name in tree_files(root) if name.endswith((".jsonl", ".json"))]
-    paths = [path for path in paths if path.parent.name != "ja"]  # the texts in Japanese
-    for path in sorted(paths, key=lambda path: (path.suffix == ".json", path)):
-        name = _SPLIT_OF_NAME.search(path.stem)
-        if not _is_published(path) or not (name or path.suffix == ".jsonl"):
-            continue
-        if not name and any(line.relevant_windows is not None for _, line in read_published(path)):
-            log.info("%s: not used, since its name states no split, such as _test", path)
-            continue
-        split = cast(Split, name[1] if name else "blind")
+    paths = sorted((root / name for name in tree_files(root)), key=lambda path: (path.suffix == ".json", path))
+    for path in paths:  # .json files last: they count for splits without a .jsonl file
+        split = _split_of(path)
         if split in found and path.suffix == ".jsonl":
             raise DataError(f"{path} and {found[split]} both have queries of the split {split}; remove one of them")
-        found.setdefault(split, path)
+        if split:
+            found.setdefault(split, path)
     if not found:
         raise DataError(f"{root}: no queries in CASTELLA's format, such as castella_test_release.jsonl")
     return found
 
 
-def _is_published(path: Path) -> bool:
-    with path.open("rb") as file:
-        start = file.readline(1 << 20)
+def _split_of(path: Path) -> Split | None:
+    """Return the split of a published file; None for any other file."""
+    named = _SPLIT_OF_NAME.search(path.stem)
     if path.suffix == ".json":
-        return start.lstrip()[:1] == b"["
-    try:
-        first = json.loads(start)
-    except ValueError:
-        return False
-    return isinstance(first, dict) and {"qid", "vid"} <= first.keys() and "pred_relevant_windows" not in first
+        return cast(Split, named[1]) if named and path.parent.name == "en" else None
+    if path.suffix != ".jsonl":
+        return None
+    with path.open(errors="replace") as file:
+        first = file.readline()
+    if '"qid"' not in first or '"pred_relevant_windows"' in first:  # a manifest, or the answers of a system
+        return None
+    if named:
+        return cast(Split, named[1])
+    return None if any(line.relevant_windows is not None for _, line in read_published(path)) else "blind"
 
 
 def _recordings(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
@@ -119,32 +109,28 @@ def _recordings(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
     return {path.stem: os.path.abspath(path) for path in paths if path.suffix.lower() in suffixes}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `castella` to its parser."""
-    add = parser.add_argument
-    add("root", type=Path, help="folder with the published annotations")
-    files = parser.add_mutually_exclusive_group()
-    audio = "folder with the audio, in <split>/ or directly (default: the argument root)"
-    files.add_argument("--audio", type=Path, help=audio)
-    features = "folder of published features instead of audio: VID.npz or VID.npy, in <split>/ or directly"
-    files.add_argument("--features", type=Path, help=features)
-    add("--name", default="castella", help="name of the recordings' source, for their ids (default: castella)")
-    add_manifest(parser)
-    add("--moments", type=ending_in(".jsonl"), required=True, help="the file of moments to write (.jsonl)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `castella`: make a manifest and a file of moments of CASTELLA; return the exit status."""
-    if arguments.out.absolute() == arguments.moments.absolute():
-        raise DataError(f"--out and --moments are both {arguments.out}; give different names")
-    folder = arguments.features or arguments.audio or arguments.root
-    suffixes = FEATURES if arguments.features else AUDIO
-    found = read_castella(arguments.root, folder, check_source(arguments.name), suffixes)
-    for out in (arguments.out, arguments.moments):
-        require_other(out, found.files.values())
-    write_moments(arguments.moments, found.moments, found.clips)
-    write_manifest(arguments.out, found.clips)
+def castella(
+    root: Annotated[Path, typer.Argument(help="Folder with the published annotations.")],
+    out: Manifest,
+    moments: Annotated[Path, typer.Option(callback=ending_in(".jsonl"), help="The file of moments to write (.jsonl).")],
+    audio: Annotated[
+        Path | None, typer.Option(help="Folder with the audio, in SPLIT/ or directly; default: ROOT.")
+    ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(help="Folder of published features instead of audio: VID.npz or VID.npy, in SPLIT/ or directly."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the recordings' source, for their ids.")] = "castella",
+) -> None:
+    """Make a manifest and moments of CASTELLA, or of a data set in its format."""
+    if out.absolute() == moments.absolute() or (audio and features):
+        raise DataError("--out and --moments, or --audio and --features: give different names, and one of the folders")
+    suffixes = FEATURES if features else AUDIO
+    found = read_castella(root, features or audio or root, check_source(name), suffixes)
+    for path in (out, moments):
+        require_other(path, found.files.values())
+    write_moments(moments, found.moments, found.clips)
+    write_manifest(out, found.clips)
     print(*found.counts, sep="\n")
-    print(f"wrote {arguments.out}: {counted(len(found.clips), 'recording')}")
-    print(f"wrote {arguments.moments}: {counted(len(found.moments), 'query')}")
-    return 0
+    print(f"wrote {out}: {counted(len(found.clips), 'recording')}")
+    print(f"wrote {moments}: {counted(len(found.moments), 'query')}")

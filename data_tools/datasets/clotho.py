@@ -4,14 +4,16 @@ Drossos et al., "Clotho: an audio captioning dataset", ICASSP 2020; https://zeno
 Audio: per-file Freesound licences; captions: Tampere University licence (non-commercial research).
 """
 
-import argparse
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, cast
+
+import typer
 
 from data_tools.audio import readable_seconds
-from data_tools.cli import add_manifest, counted
+from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_captions, write_manifest
@@ -111,28 +113,28 @@ def _read_metadata(path: Path) -> dict[str, list[str | None]]:
     return facts
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `clotho` to its parser."""
-    add = parser.add_argument
-    root = (
-        "Clotho's folder: clotho_captions_SPLIT.csv, clotho_metadata_SPLIT.csv and the audio in SPLIT/, for the splits "
-        "development, validation and evaluation"
-    )
-    add("root", type=Path, help=root)
-    add_manifest(parser)
-    add("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="splits to read (default: all)")
-    holdout = "move this share of development to validation (0.2 is usual for Clotho v1, which has no validation)"
-    add("--holdout", type=float, metavar="SHARE", help=holdout)
-    add("--seed", type=int, default=0, help="random seed for the clips of --holdout (default: 0)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `clotho`: make a manifest of Clotho; return the exit status."""
-    clips, counts = read_clotho(arguments.root, list(dict.fromkeys(arguments.splits)))
-    if arguments.holdout is not None:
-        clips = hold_out(clips, arguments.holdout, arguments.seed)
+def clotho(
+    root: Annotated[
+        Path,
+        typer.Argument(
+            help="Clotho's folder: clotho_captions_SPLIT.csv, clotho_metadata_SPLIT.csv and the audio in SPLIT/, for "
+            "the splits development, validation and evaluation."
+        ),
+    ],
+    out: Manifest,
+    splits: Annotated[
+        list[str] | None, typer.Option(metavar="SPLIT", help="A split to read; repeat. Default: all.")
+    ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Move this share of development to validation; 0.2 is usual for Clotho v1."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the clips of --holdout.")] = 0,
+) -> None:
+    """Make a manifest of Clotho, or of a folder laid out like it."""
+    clips, counts = read_clotho(root, cast("list[Split]", splits) or CLOTHO_SPLITS)
+    if holdout is not None:
+        clips = hold_out(clips, holdout, seed)
         counts.append(f"validation: {sum(clip.split == 'validation' for clip in clips)} clips moved from development")
-    write_manifest(arguments.out, clips)
-    print(*counts, sep="\n")
-    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}")
-    return 0
+    write_manifest(out, clips)
+    print(*counts, f"wrote {out}: {counted(len(clips), 'clip')}", sep="\n")

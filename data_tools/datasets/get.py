@@ -1,12 +1,14 @@
 """Fetch a published data set: download, verify, unpack, and make its manifest."""
 
-import argparse
 import shlex
 import shutil
 import subprocess
 import tarfile
 import zlib
 from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from data_tools.cli import ending_in
 from data_tools.datasets.download import download
@@ -17,7 +19,7 @@ from data_tools.files import lock_of, read_json, write_text
 RECORDS = "https://zenodo.org/api/records"
 
 
-def get(published: PublishedSet, folder: Path, mirror: str | None = None) -> None:
+def fetch_set(published: PublishedSet, folder: Path, mirror: str | None = None) -> None:
     """Fetch all files of a data set into a folder, verify and unpack them; finished ones are skipped.
 
     mirror: Address of a folder that has all files, in place of the published addresses.
@@ -64,65 +66,52 @@ def unpack(folder: Path, name: str) -> None:
 
     Raises DataError for a damaged archive, and a full disk.
     """
-    archive = folder / name
-    if archive.name.endswith(".tar.gz"):
+    fault, archive = "", folder / name
+    if name.endswith(".tar.gz"):
         try:
             with tarfile.open(archive) as tar:
                 tar.extractall(folder, filter="data")
-            fault = ""
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
             fault = str(error) or type(error).__name__
     else:
         command = [seven_zip(), "x", "-y", "-bd", f"-o{folder}", str(archive)]
-        finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        errors = [line.strip() for line in (finished.stderr + finished.stdout).splitlines() if "ERROR" in line.upper()]
-        fault = "; ".join(errors[:2]) or "7z failed" if finished.returncode else ""
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        errors = [line.strip() for line in (done.stderr + done.stdout).splitlines() if "ERROR" in line.upper()]
+        fault = "; ".join(errors[:2]) or "7z failed" if done.returncode else ""
     if fault:
         raise DataError(f"{archive}: cannot be unpacked ({fault}); free disk space, or delete it to fetch it again")
     write_text(folder / f"{name}.unpacked", "")
     print(f"{archive}: unpacked")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `get` to its parser."""
-    add = parser.add_argument
-    add("name", choices=list(SETS), help="the data set")
-    add("--folder", type=Path, help="folder for the files of the data set (default: data/NAME)")
-    add("--out", type=ending_in(".jsonl"), help="the manifest to write (default: data/NAME.jsonl)")
-    add("--mirror", metavar="URL", help="address of a folder with the same files (default: the published addresses)")
-    add("--dry-run", action="store_true", help="only print the licence, the files to fetch, and the steps after that")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `get`: fetch a published data set, and make its manifest; return the exit status."""
-    published = SETS[arguments.name]
-    folder = arguments.folder or Path("data") / arguments.name
-    manifest = arguments.out or Path("data") / f"{arguments.name}.jsonl"
-    names = {"folder": folder, "manifest": manifest, "stem": manifest.with_suffix("")}
-    quoted = {name: shlex.quote(str(path)) for name, path in names.items()}
+def get(
+    context: typer.Context,
+    name: Annotated[Literal[tuple(SETS)], typer.Argument(help="The data set.")],  # type: ignore[valid-type]
+    folder: Annotated[Path | None, typer.Option(help="Folder for its files; default: data/NAME.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=ending_in(".jsonl"), help="The manifest; default: data/NAME.jsonl.")
+    ] = None,
+    mirror: Annotated[str | None, typer.Option(metavar="URL", help="Address of a folder with the same files.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print licence, files, and later steps.")] = False,
+) -> None:
+    """Fetch a published data set, verify and unpack it, and make its manifest."""
+    published, folder, out = SETS[name], folder or Path("data", name), out or Path("data", f"{name}.jsonl")
+    paths = {"folder": folder, "manifest": out, "stem": out.with_suffix("")}
+    quoted = {key: shlex.quote(str(path)) for key, path in paths.items()}
     makes = [command.format(**quoted) for command in published.make]
     steps = [step.format(**quoted) for step in published.steps]
-    print(f"{arguments.name}: {published.licence}\n  size: {published.size}")
+    print(f"{name}: {published.licence}\n  size: {published.size}")
     print(*(f"  {file.address}" for file in published.files), sep="\n")
     if published.record:
         print(f"  https://zenodo.org/records/{published.record}")
     if published.layout:
         print(f"  layout: {published.layout.format(**quoted)}")
-    if arguments.dry_run:
+    if dry_run:
         steps = [f"lbar data {command}" for command in makes] + steps
     else:
-        get(published, folder, arguments.mirror)
+        fetch_set(published, folder, mirror)
         for command in makes:
-            if status := _make_manifest(command):
-                return status
+            context.find_root().command.main(shlex.split(command), standalone_mode=False, obj=True)
     if steps:
-        print("then:" if arguments.dry_run else "to do by hand:")
+        print("then:" if dry_run else "to do by hand:")
         print(*(f"  {number}. {step}" for number, step in enumerate(steps, 1)), sep="\n")
-    return 0
-
-
-def _make_manifest(command: str) -> int:
-    """Run a command of data_tools that makes a manifest; return its exit status."""
-    from data_tools.__main__ import main
-
-    return main(shlex.split(command), inside=True)

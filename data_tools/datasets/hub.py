@@ -5,16 +5,18 @@ by their cards: mteb/Clotho and CLAPv2 (audio, text, index), OpenSound/AudioCaps
 start_time). Other archives are unpacked by their own programs (`7z x`, `unzip`).
 """
 
-import argparse
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+import typer
 
 from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
-from data_tools.cli import add_manifest, counted, each
+from data_tools.cli import Manifest, counted, each
 from data_tools.errors import DataError
 from data_tools.files import remove_parts, writing
 from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
@@ -22,15 +24,11 @@ from data_tools.names import check_source
 
 AUDIO = ("audio", "wav", "flac", "mp3")  # usual names of the column with audio
 CAPTIONS = ("captions", "caption", "text", "txt", "raw_text")
-_SPLIT_WORDS: dict[str, Split] = {"dev": "validation", "valid": "validation", "val": "validation", "eval": "evaluation"}
+_SPLITS: dict[str, Split] = {
+    "dev": "validation", "valid": "validation", "eval": "evaluation", **{one: one for one in SPLITS}
+}  # fmt: skip
 
-
-class Sample(NamedTuple):
-    """A clip of a shard: name and bytes of its audio file, and the other columns."""
-
-    name: str
-    audio: bytes
-    fields: dict[str, Any]
+Sample = tuple[str, bytes, dict[str, Any]]  # name and bytes of an audio file, and its other columns
 
 
 def read_parquet(path: Path) -> Iterator[Sample]:
@@ -45,68 +43,47 @@ def read_parquet(path: Path) -> Iterator[Sample]:
             column = next((name for name in AUDIO if name in names), None)
             if column is None:
                 raise DataError(f"{path}: no column with audio, only {', '.join(names)}")
-            number = 0
-            for batch in file.iter_batches(64):
-                for row in batch.to_pylist():
-                    audio, number = row.pop(column), number + 1
-                    if isinstance(audio, str | bytes):
-                        audio = {("path" if isinstance(audio, str) else "bytes"): audio}
-                    if audio and not audio.get("bytes") and audio.get("path"):
-                        raise DataError(
-                            f"{path}: row {number} has only the path {audio['path']}, not the sound; make a table of "
-                            "the paths, and read it by lbar data table"
-                        )
-                    if audio and audio.get("bytes"):
-                        name = PurePath(audio.get("path") or f"{path.stem}_{number:06}.wav").name
-                        yield Sample(name, audio["bytes"], row)
+            rows = (row for batch in file.iter_batches(64) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                audio = row.pop(column)
+                if isinstance(audio, str | bytes):
+                    audio = {("path" if isinstance(audio, str) else "bytes"): audio}
+                name, content = (audio or {}).get("path"), (audio or {}).get("bytes")
+                if content:
+                    yield PurePath(name or f"{path.stem}_{number:06}.wav").name, content, row
+                elif name:
+                    raise DataError(
+                        f"{path}: row {number} has only the path {name}, not the sound; use lbar data table"
+                    )
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: cannot be read as parquet ({error}); download it again") from None
 
 
 def read_tar(path: Path) -> Iterator[Sample]:
     """Yield the samples of a WebDataset tar: neighbouring files of one name up to the first dot."""
-    group: dict[str, bytes] = {}
-    key = None
     try:
         with tarfile.open(path) as tar:
-            for entry in tar:
-                if (file := tar.extractfile(entry)) is None:
-                    continue
-                stem = PurePath(entry.name).name.split(".")[0]
-                if stem != key:
-                    yield from _samples_of(path, group)
-                    group, key = {}, stem
-                group[PurePath(entry.name).name] = file.read()
-        yield from _samples_of(path, group)
-    except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read as tar ({error}); download it again") from None
-
-
-def _samples_of(path: Path, group: dict[str, bytes]) -> Iterator[Sample]:
-    audio = next((name for name in group if name.lower().endswith(AUDIO_SUFFIXES)), None)
-    if audio is None:
-        return
-    fields: dict[str, Any] = {}
-    for name, content in group.items():
-        suffix = PurePath(name).suffix
-        try:
-            if suffix == ".json":
-                fields |= json.loads(content)
-            elif suffix == ".txt":
-                fields["txt"] = content.decode().strip()
-        except ValueError as error:
-            raise DataError(f"{path}: {name} is damaged ({error}); download the file again") from None
-    yield Sample(audio, group[audio], fields)
+            files = ((PurePath(entry.name), tar.extractfile(entry)) for entry in tar if entry.isfile())
+            for _, group in groupby(files, lambda file: file[0].name.split(".")[0]):
+                name, content, fields = "", b"", dict[str, Any]()
+                for inner, file in group:
+                    data = file.read() if file else b""
+                    if inner.name.lower().endswith(AUDIO_SUFFIXES):
+                        name, content = inner.name, data
+                    elif inner.suffix == ".json":
+                        fields |= json.loads(data)
+                    elif inner.suffix == ".txt":
+                        fields["txt"] = data.decode().strip()
+                if name:
+                    yield name, content, fields
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a tar of samples ({error}); download it again") from None
 
 
 def split_of(path: Path) -> Split:
     """Return the split in a file's or folder's name, such as test-00000-of-00010.parquet; else "train"."""
-    words: dict[str, Split] = {**_SPLIT_WORDS, **{split: split for split in SPLITS}}
-    for part in (path.stem, path.parent.name):
-        for word in part.lower().replace("_", "-").split("-"):
-            if word in words:
-                return words[word]
-    return "train"
+    words = f"{path.stem}-{path.parent.name}".lower().replace("_", "-").split("-")
+    return next((_SPLITS[word] for word in words if word in _SPLITS), "train")
 
 
 def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None, name: Sequence[str]) -> list[Clip]:
@@ -123,68 +100,65 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
     remove_parts(audio)  # of a killed call
     for path in files:
         split = split_of(path)
-        samples = read_parquet(path) if path.suffix == ".parquet" else read_tar(path)
-        for sample in each(samples, path.name, "clip"):
-            file_name, texts = _file_name(path, sample, name), _captions(path, sample, caption)
+        for file_name, content, fields in each(
+            read_parquet(path) if path.suffix == ".parquet" else read_tar(path), path.name, "clip"
+        ):
+            if name:
+                stem = "_".join(str(_field(path, fields, column)) for column in name)
+                file_name = (stem + PurePath(file_name).suffix).replace("/", "_")
+            texts = _captions(f"{path}, {file_name}", _field(path, fields, caption, *CAPTIONS))
             target = audio / split / file_name
-            if target.is_file() and target.read_bytes() != sample.audio:
+            if target.is_file() and target.read_bytes() != content:
                 raise DataError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
             if not target.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with writing(target) as out:
-                    out.write(sample.audio)
+                    out.write(content)
             clip = audio_clip(target.parent, file_name, source, split, texts, None)
-            if clip.id in clips:
-                new = [text for text in texts if text not in clips[clip.id].captions]
-                clip = replace(clip, captions=[*clips[clip.id].captions, *new])
+            if known := clips.get(clip.id):
+                clip = replace(clip, captions=list(dict.fromkeys([*known.captions, *texts])))
             clips[clip.id] = clip
     return [replace(clip, seconds=readable_seconds(clip.path)) for clip in clips.values()]
 
 
-def _file_name(path: Path, sample: Sample, columns: Sequence[str]) -> str:
-    if missing := [column for column in columns if column not in sample.fields]:
-        raise DataError(f"{path}: no column {missing[0]}, only {', '.join(sample.fields)}")
-    stem = "_".join(str(sample.fields[column]) for column in columns)
-    return (stem + PurePath(sample.name).suffix if columns else sample.name).replace("/", "_")
+def _field(path: Path, fields: dict[str, Any], column: str | None, *usual: str) -> Any:
+    """Return the value of a column, or else of the first column with a usual name."""
+    found = next((one for one in ([column] if column else usual) if one in fields), None)
+    if found is None:
+        raise DataError(f"{path}: no column {column or 'of a caption'}, only {', '.join(fields)}")
+    return fields[found]
 
 
-def _captions(path: Path, sample: Sample, column: str | None) -> list[str]:
-    column = column or next((one for one in CAPTIONS if one in sample.fields), "")
-    if column not in sample.fields:
-        raise DataError(f"{path}: no column with captions; name one of {', '.join(sample.fields)} by --caption")
-    value = sample.fields[column]
+def _captions(where: str, value: Any) -> list[str]:
     texts = value if isinstance(value, list) else [value]
     for text in texts:
         if not isinstance(text, str):
-            raise DataError(f"{path}, {sample.name}: the caption is {text!r}, not a text; name another column")
-        check_caption(text, f"{path}, {sample.name}")
+            raise DataError(f"{where}: the caption is {text!r}, not a text; name another column by --caption")
+        check_caption(text, where)
     return texts
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `hub` to its parser."""
-    add = parser.add_argument
-    add("paths", type=Path, nargs="+", metavar="PATH", help="parquet files or WebDataset tars, or folders of them")
-    add("--audio", type=Path, required=True, help="folder for the unpacked audio")
-    add("--caption", metavar="COLUMN", help="column with the captions (default: a usual name)")
-    add("--name", metavar="COLUMN", nargs="+", default=[], help="columns that name a clip (default: the file's name)")
-    add("--source", help="source of the clips, for their ids (default: the name of the first folder)")
-    add_manifest(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `hub`: unpack parquet files or tars, and write a manifest; return the exit status."""
-    files: list[Path] = []
-    for given in arguments.paths:
-        files += sorted(path for path in given.rglob("*") if path.is_file()) if given.is_dir() else [given]
-    files = [path for path in files if path.suffix in (".parquet", ".tar")]
+def hub(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="Parquet files or WebDataset tars, or folders of them.")
+    ],
+    audio: Annotated[Path, typer.Option(help="Folder for the unpacked audio.")],
+    out: Manifest,
+    caption: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the captions; default: a usual name.")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="A column that names clips; repeat. Default: the file's.")
+    ] = None,
+    source: Annotated[str, typer.Option(help="Source of the clips, for their ids; default: the first folder's.")] = "",
+) -> None:
+    """Unpack parquet files or WebDataset tars of the Hugging Face hub, and make a manifest."""
+    found = [file for given in paths for file in (sorted(given.rglob("*")) if given.is_dir() else [given])]
+    files = [path for path in found if path.suffix in (".parquet", ".tar")]
     if not files:
-        raise DataError(f"{arguments.paths[0]}: no .parquet or .tar file; download the data set first")
-    first = arguments.paths[0].absolute()
-    source = check_source(arguments.source or (first.name if first.is_dir() else first.parent.name))
-    clips = unpack(files, arguments.audio, source, arguments.caption, arguments.name)
-    if not clips:
-        raise DataError(f"{arguments.paths[0]}: no audio in {counted(len(files), 'file')}; give other files")
-    write_manifest(arguments.out, clips)
-    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')} of {counted(len(files), 'file')}")
-    return 0
+        raise DataError(f"{paths[0]}: no .parquet or .tar file; download the data set first")
+    first = paths[0].absolute()
+    source = check_source(source or (first if first.is_dir() else first.parent).name)
+    clips = unpack(files, audio, source, caption, name or [])
+    write_manifest(out, clips)
+    print(f"wrote {out}: {counted(len(clips), 'clip')} of {counted(len(files), 'file')}")

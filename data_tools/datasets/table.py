@@ -1,12 +1,14 @@
 """Read your own table of audio files and captions, or that of a data set without a reader here."""
 
-import argparse
 import os
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from data_tools.audio import readable_seconds
-from data_tools.cli import add_manifest, counted
+from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.manifest import (
     SPLITS,
@@ -32,6 +34,7 @@ def read_captions(
     source: str,
     split: Split = "development",
     split_column: str | None = None,
+    id_column: str | None = None,
     delimiter: str = ",",
 ) -> list[Clip]:
     """Return the clips of a table; all rows of one audio file become one clip.
@@ -45,14 +48,17 @@ def read_captions(
         split: Split of all rows.
         split_column: Column with the split of each row, instead of `split`. A file in several splits keeps only its
             rows of one: test before validation before training.
+        id_column: Column with Freesound ids; an empty cell is an unknown one.
         delimiter: Separator of the cells.
 
     Raises:
-        DataError: A column is missing, a caption is bad, a split is unknown.
+        DataError: A column is missing, a caption is bad, a split is unknown, an id is no number.
     """
     names: dict[str, str] = {}
+    ids: dict[str, str | None] = {}
     texts: dict[str, dict[Split, list[str]]] = {}
-    for line, row in read_table(path, [audio, *captions, *filter(None, [split_column])], None, delimiter):
+    columns = [audio, *captions, *filter(None, [split_column, id_column])]
+    for line, row in read_table(path, columns, None, delimiter):
         where = f"{path}, line {line}"
         if not row[audio].strip():
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
@@ -62,10 +68,11 @@ def read_captions(
             check_caption(row[column], f"{where}, {column}")
         name = names.setdefault(os.path.realpath(folder / row[audio]), row[audio])
         texts.setdefault(name, {}).setdefault(row_split, []).extend(row[column] for column in filled)
+        ids[name] = (id_column and row[id_column].strip()) or ids.get(name)
     clips = []
     for name, by_split in texts.items():
         kept = max(by_split, key=lambda one: 2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS))
-        clips.append(audio_clip(folder, name, source, kept, by_split[kept], readable_seconds(folder / name)))
+        clips.append(audio_clip(folder, name, source, kept, by_split[kept], readable_seconds(folder / name), ids[name]))
     return clips
 
 
@@ -76,41 +83,30 @@ def _parse_split(text: str, where: str) -> Split:
     raise DataError(f"{where}: unknown split {text[:40]!r}; use one of {', '.join(SPLITS)}")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `table` to its parser."""
-    add = parser.add_argument
-    add("table", type=Path, help="table of clips with a header, in UTF-8 (.csv, .tsv)")
-    add("--audio", metavar="COLUMN", required=True, help="column with the name of the audio file")
-    add("--caption", metavar="COLUMN", nargs="+", required=True, help="columns with captions")
-    add("--folder", type=Path, help="folder of the audio files (default: the table's folder)")
-    add("--split", choices=SPLITS, default="development", help="split of all rows (default: %(default)s)")
-    add("--split-column", metavar="COLUMN", help="column with the split of each row, instead of --split")
-    add("--delimiter", choices=tuple(DELIMITERS), default="comma", help="separator of columns (default: %(default)s)")
-    add("--name", help="name of the clips' source, for their ids (default: the table's name)")
-    add_manifest(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `table`: make a manifest from a table of audio files and captions; return the exit status."""
-    folder = arguments.folder or arguments.table.parent
-    source = check_source(arguments.name or PurePath(arguments.table).stem)
-    clips = read_captions(
-        arguments.table,
-        arguments.audio,
-        arguments.caption,
-        folder,
-        source,
-        arguments.split,
-        arguments.split_column,
-        DELIMITERS[arguments.delimiter],
-    )
+def table(
+    table: Annotated[Path, typer.Argument(help="Table of clips with a header, in UTF-8 (.csv, .tsv).")],
+    audio: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the name of the audio file.")],
+    caption: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column with captions; repeat.")],
+    out: Manifest,
+    folder: Annotated[Path | None, typer.Option(help="Folder of the audio files; default: the table's folder.")] = None,
+    split: Annotated[Split, typer.Option(help="Split of all rows.")] = "development",
+    split_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the split of each row, instead of --split.")
+    ] = None,
+    id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with Freesound ids.")] = None,
+    delimiter: Annotated[
+        Literal["comma", "semicolon", "tab", "bar"], typer.Option(help="Separator of columns.")
+    ] = "comma",
+    name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids; default: the table's.")] = "",
+) -> None:
+    """Make a manifest from a table of audio files and captions."""
+    folder, source = folder or table.parent, check_source(name or table.stem)
+    columns = split, split_column, id_column, DELIMITERS[delimiter]
+    clips = read_captions(table, audio, caption, folder, source, *columns)
     missing = [clip.path for clip in clips if clip.seconds is None]
     if len(missing) == len(clips):
-        raise DataError(
-            f"{missing[0]}: no readable audio, nor any other file of the table; give the folder by --folder"
-        )
-    write_manifest(arguments.out, clips)
+        raise DataError(f"{missing[0]}: no readable audio, nor any other file of the table; give the folder: --folder")
+    write_manifest(out, clips)
     note = f", {len(missing)} without readable audio, such as {missing[0]}" if missing else ""
     captions = counted(sum(len(clip.captions) for clip in clips), "caption")
-    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {captions}{note}")
-    return 0
+    print(f"wrote {out}: {counted(len(clips), 'clip')}, {captions}{note}")

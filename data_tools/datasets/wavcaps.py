@@ -4,18 +4,17 @@ Mei et al., "WavCaps: A ChatGPT-Assisted Weakly-Labelled Audio Captioning Datase
 Research", 2023; https://github.com/XinhaoMei/WavCaps. Its README restricts it to academic use.
 """
 
-import argparse
-import os
 import re
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
-from data_tools.cli import add_manifest, counted
+from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
-from data_tools.exclusion import read_exclusions
+from data_tools.exclusion import Lists, read_exclusions
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
@@ -32,7 +31,6 @@ class _Item(BaseModel):
     id: Annotated[str, Field(min_length=1)]
     caption: str
     audio: str | None = None
-    duration: float | None = None
     author: str | None = None
     download_link: str | None = None
     href: str | None = None
@@ -74,19 +72,17 @@ def read_wavcaps(path: Path, audio: Path, source: str, exclude: list[Path]) -> W
     for number, item in enumerate(read_shaped(path, _File, "give a file of WavCaps, such as fsd_final.json").data, 1):
         check_caption(item.caption, f"{path}, item {number}")
         on_freesound = any(_FREESOUND_LINK.search(link or "") for link in (item.download_link, item.href))
+        freesound_id = item.id if on_freesound else None
         name = next((name for name in item.names() if name in present), None)
-        if on_freesound and exclusions.lists(item.id):
+        if freesound_id and exclusions.lists(freesound_id):
             excluded += 1
         elif name is None:
             missing += 1
         elif name in clips:
             raise DataError(f"{path}, item {number}: {name} is the audio of an earlier item too; keep one of them")
         else:
-            file = os.path.abspath(audio / name)
-            number_of_sound = item.id if on_freesound else None
-            clips[name] = audio_clip(
-                audio, name, source, "train", [item.caption], readable_seconds(file), number_of_sound, None, item.author
-            )
+            facts = readable_seconds(audio / name), freesound_id, None, item.author
+            clips[name] = audio_clip(audio, name, source, "train", [item.caption], *facts)
     if not clips:
         raise DataError(f"{audio}: no audio of an allowed item of {path.name}; give its folder by --audio")
     return WavCaps(list(clips.values()), missing, excluded)
@@ -101,25 +97,22 @@ def audio_folder(path: Path) -> Path:
     raise DataError(f"{path}: the folder with the audio of this file is unknown; name it by --audio")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `wavcaps` to its parser."""
-    add = parser.add_argument
-    add("json", type=Path, help="JSON file of a part of WavCaps, such as fsd_final.json")
-    audio = f"folder with the audio files of that part (default: {', '.join(_AUDIO_FOLDERS)} next to json_files/)"
-    add("--audio", type=Path, help=audio)
-    add("--name", help="name of the clips' source, for their ids (default: the JSON file's name)")
-    lists = "lists of forbidden Freesound ids, whose clips are left out"
-    add("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
-    add_manifest(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `wavcaps`: make a manifest of one of WavCaps' four parts; return the exit status."""
-    source = check_source(arguments.name or arguments.json.stem)
-    audio = arguments.audio or audio_folder(arguments.json)
-    found = read_wavcaps(arguments.json, audio, source, arguments.exclude)
-    write_manifest(arguments.out, found.clips)
+def wavcaps(
+    json: Annotated[Path, typer.Argument(help="JSON file of a part of WavCaps, such as fsd_final.json.")],
+    out: Manifest,
+    audio: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Folder with the audio of that part; default: {', '.join(_AUDIO_FOLDERS)} next to json_files/."
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids; default: JSON's name.")] = "",
+    exclude: Lists = None,
+) -> None:
+    """Make a manifest of one of WavCaps' four parts."""
+    source = check_source(name or json.stem)
+    found = read_wavcaps(json, audio or audio_folder(json), source, exclude or [])
+    write_manifest(out, found.clips)
     freesound = sum(clip.freesound_id is not None for clip in found.clips)
     print(f"left out: {found.missing} without audio, {found.excluded} on exclusion lists")
-    print(f"wrote {arguments.out}: {counted(len(found.clips), 'clip')}, {freesound} with a Freesound id")
-    return 0
+    print(f"wrote {out}: {counted(len(found.clips), 'clip')}, {freesound} with a Freesound id")

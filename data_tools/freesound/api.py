@@ -10,12 +10,13 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from data_tools.errors import DataError
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
 
 SITE = "https://freesound.org"
 PAGE_SIZE = 150  # the API's maximum
@@ -72,9 +73,9 @@ class Api:
     sent to this address only, in a header; redirects are not followed.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, limits: Limits) -> None:
+    def __init__(self, session: "ClientSession", limits: Limits, attempts: int = ATTEMPTS) -> None:
         """Read the address and the key. Raises DataError as read_access does."""
-        self._session, self._limits = session, limits
+        self._session, self._limits, self._attempts = session, limits, attempts
         self.site, self._key = read_access()
 
     async def count(self) -> tuple[int, int]:
@@ -108,17 +109,17 @@ class Api:
 
     async def download(self, url: str, path: Path) -> None:
         """Download a preview to a file. Raises LostError if the server does not have it."""
+        from aiohttp import ClientError
+
         for attempt in range(1, DOWNLOADS + 1):
             try:
                 async with self._session.get(url) as answer:  # without the key
                     if answer.status == 200:
-                        with path.open("wb") as file:
-                            async for block in answer.content.iter_chunked(1 << 16):
-                                file.write(block)
+                        path.write_bytes(await answer.read())
                         return
                     if answer.status < 500 and answer.status != 429:
                         raise LostError(f"the server answered {answer.status}")
-            except (aiohttp.ClientError, TimeoutError):
+            except (ClientError, TimeoutError):
                 pass
             await asyncio.sleep(2.0**attempt)
         raise LostError(f"no answer in {DOWNLOADS} attempts")
@@ -133,7 +134,7 @@ class Api:
         """
         query = {"query": "", "fields": FIELDS, **parameters}
         failures = 0
-        for attempt in range(ATTEMPTS):
+        for attempt in range(self._attempts):
             status, content = await self._get(query)
             detail = str(content.get("detail", ""))
             if status == 200 and isinstance(content.get("results"), list):
@@ -141,28 +142,30 @@ class Api:
             if status in (401, 403):
                 raise DataError(f"{self.site} refuses the key ({detail or status}); correct FREESOUND_API_KEY")
             is_down = "connect" in detail or "HTTP 5" in detail  # how the API says that its search is down
-            if status in (400, 404, 413, 414, 431) and not is_down:
+            if 400 <= status < 500 and status != 429 and not is_down:
                 raise RefusedError(f"{self.site} refuses the search: {status} {detail}")
             failures = failures + 1 if status == 500 and "overloaded" not in detail else 0
             if failures == FAILURES and (await self._get({"query": "rain", "page_size": 1}))[0] == 200:
                 raise BrokenError(f"{self.site} fails for this search")
-            wait = 3600.0 if "/day" in detail else 60.0 if status == 429 else min(LONGEST_WAIT, 2.0**attempt)
-            log.info("%s: %s %s; next attempt in %.0f s", self.site, status or "no answer", detail, wait)
-            await asyncio.sleep(wait)
+            if attempt + 1 < self._attempts:
+                wait = 3600.0 if "/day" in detail else 60.0 if status == 429 else min(LONGEST_WAIT, 2.0**attempt)
+                log.info("%s: %s %s; next attempt in %.0f s", self.site, status or "no answer", detail, wait)
+                await asyncio.sleep(wait)
         raise DataError(f"{self.site} does not answer; run the same command later to continue")
 
     async def _get(self, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Make one search; return its status (0: no answer) and its JSON content."""
+        from aiohttp import ClientError
+
         await self._limits.take()
         url, headers = f"{self.site}/apiv2/search/", {"Authorization": f"Token {self._key}"}
         try:
             async with self._session.get(url, params=query, headers=headers, allow_redirects=False) as answer:
-                try:
-                    content = await answer.json(content_type=None)
-                except ValueError:  # a page of HTML
-                    content = None
+                content = await answer.json(content_type=None)
                 return answer.status, content if isinstance(content, dict) else {}
-        except (aiohttp.ClientError, TimeoutError):
+        except ValueError:  # a page of HTML
+            return answer.status, {}
+        except (ClientError, TimeoutError):
             return 0, {}
 
 
@@ -176,6 +179,8 @@ def read_access() -> tuple[str, str]:
     return site, key
 
 
-def session() -> aiohttp.ClientSession:
+def session() -> "ClientSession":
     """Return an HTTP session without a limit on the whole of a download."""
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60))
+    from aiohttp import ClientSession, ClientTimeout
+
+    return ClientSession(timeout=ClientTimeout(total=None, sock_connect=60, sock_read=60))

@@ -5,14 +5,15 @@ upload; a later crawl reads the blocks of new ids, and again those of about the 
 published late.
 """
 
-import argparse
 import asyncio
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from data_tools.cli import progress
 from data_tools.errors import DataError
@@ -85,63 +86,56 @@ async def _require_whole_index(api: Api, store: Store) -> int:
     return highest
 
 
-def status(store: Store) -> Iterator[str]:
-    """Yield lines on a store: sounds, blocks, requests, licences, AI preferences."""
-    newest = store.fact("newest")
-    yield f"{len(store):>8}  sounds stored; the API counts {store.fact('count', 'an unknown number')}"
-    yield f"{len(store.settled_blocks()):>8}  blocks of {PAGE_SIZE} ids read{', all' if newest is not None else ''}"
-    query = "SELECT COUNT(*) FROM requests WHERE at > (SELECT MAX(at) FROM requests) - ?"
-    yield f"{store.database.execute(query, (DAY,)).fetchone()[0]:>8}  requests in the last day of the crawl"
-    for column in ("license", "gen_ai_preference"):
-        yield f"\n{column}:"
-        counts = Counter(value for (value,) in store.sounds(column))
-        yield from (f"{count:>8}  {value}" for value, count in counts.most_common())
-
-
-async def _try_one_block(limits: Limits) -> None:
-    """Ask for one block, and print what the API answers."""
-    async with session() as connection:
-        api = Api(connection, limits)
-        count, highest = await api.count()
-        ids = ids_of(highest // PAGE_SIZE // 2)
-        found, unread = await api.sounds(ids)
+async def try_one_block() -> None:
+    """Ask for one block, once, and print what the API answers."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE requests (at REAL NOT NULL)")
+        async with session() as connection:
+            api = Api(connection, Limits(database), attempts=1)
+            count, highest = await api.count()
+            ids = ids_of(highest // PAGE_SIZE // 2)
+            found, unread = await api.sounds(ids)
     print(f"{api.site} counts {count:,} sounds; the highest id is {highest:,}")
     print(f"ids {ids[0]:,} to {ids[-1]:,}: {len(found)} of {len(ids)} are sounds, {len(unread)} cannot be read")
     for sound in found[:3]:
         print(f"  {sound['id']}  {sound['license']}  {str(sound['description'])[:80]!r}")
-    days = (highest // PAGE_SIZE + 1) * (1 + 1 / GROUP) / 2000
-    print(f"a crawl takes {highest // PAGE_SIZE + 1:,} requests, {days:.1f} days at 2,000 a day; nothing was stored")
+    blocks = highest // PAGE_SIZE + 1
+    days = blocks * (1 + 1 / GROUP) / 2000
+    print(f"a crawl takes {blocks:,} requests, {days:.1f} days at 2,000 a day; nothing was stored")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `crawl` to its parser."""
-    add = parser.add_argument
-    add("store", type=Path, metavar="STORE", help="SQLite file, to create or continue")
-    add("--refresh", action="store_true", help="read stored sounds again, for changed licences and AI preferences")
-    add("--dry-run", action="store_true", help="ask for one block, print the answer, and store nothing")
-    add("--per-minute", type=int, default=60, metavar="N", help="requests per minute that the key allows")
-    add("--per-day", type=int, default=2000, metavar="N", help="requests per day that the key allows")
+def crawl(
+    store: Annotated[Path, typer.Argument(help="SQLite file, to create or continue.")],
+    refresh: Annotated[bool, typer.Option("--refresh", help="Read stored sounds again: licences, AI choices.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask for one block, print it, and store nothing.")] = False,
+    per_minute: Annotated[int, typer.Option(min=1, metavar="N", help="Requests per minute that the key allows.")] = 60,
+    per_day: Annotated[int, typer.Option(min=1, metavar="N", help="Requests per day that the key allows.")] = 2000,
+) -> None:
+    """Read the descriptions of all of Freesound into a store."""
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `crawl`: read Freesound's descriptions into a store; return the exit status."""
-    for name in ("per_minute", "per_day"):
-        if getattr(arguments, name) < 1:
-            raise DataError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: give at least 1")
-    read_access()
-    if arguments.dry_run:
-        with closing(sqlite3.connect(":memory:")) as database:
-            database.execute("CREATE TABLE requests (at REAL NOT NULL)")
-            asyncio.run(_try_one_block(Limits(database, arguments.per_minute, arguments.per_day)))
-        return 0
-
-    async def read(store: Store) -> None:
+    async def read(opened: Store) -> None:
         async with session() as connection:
-            api = Api(connection, Limits(store.database, arguments.per_minute, arguments.per_day))
-            await read_all(api, store, arguments.refresh)
+            await read_all(Api(connection, Limits(opened.database, per_minute, per_day)), opened, refresh)
 
-    arguments.store.parent.mkdir(parents=True, exist_ok=True)
-    with lock_of(arguments.store), open_store(arguments.store, create=True) as store:
-        asyncio.run(read(store))
-        print(f"{arguments.store}: {len(store):,} sounds stored; the API counts {store.fact('count'):,}")
-    return 0
+    read_access()
+    if dry_run:
+        asyncio.run(try_one_block())
+        return
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with lock_of(store), open_store(store, create=True) as opened:
+        asyncio.run(read(opened))
+        print(f"{store}: {len(opened):,} sounds stored; the API counts {opened.fact('count'):,}")
+
+
+def status(store: Annotated[Path, typer.Argument(help="SQLite file made by crawl.")]) -> None:
+    """Print the state of a crawl: sounds, blocks, requests, licences, AI preferences."""
+    with open_store(store, read_only=True) as opened:
+        finished = ", all" if opened.fact("newest") is not None else ""
+        print(f"{len(opened):>8}  sounds stored; the API counts {opened.fact('count', 'an unknown number')}")
+        print(f"{len(opened.settled_blocks()):>8}  blocks of {PAGE_SIZE} ids read{finished}")
+        query = "SELECT COUNT(*) FROM requests WHERE at > (SELECT MAX(at) FROM requests) - ?"
+        print(f"{opened.database.execute(query, (DAY,)).fetchone()[0]:>8}  requests in the last day of the crawl")
+        for column in ("license", "gen_ai_preference"):
+            print(f"\n{column}:")
+            for value, count in Counter(value for (value,) in opened.sounds(column)).most_common():
+                print(f"{count:>8}  {value}")

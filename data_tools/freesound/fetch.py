@@ -3,12 +3,13 @@
 Files are named by ids, so that no title can lead to another path. A file that is there is not fetched again.
 """
 
-import argparse
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import typer
 
 from data_tools.audio import encoded, read_audio, readable_seconds, sound_of
 from data_tools.cli import counted, progress
@@ -29,7 +30,8 @@ LICENCES = {
     "sampling+": "/licenses/sampling+/",
 }
 # Uploaders' choices about generative training; the last one covers every use of that kind.
-PREFERENCES = (*("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"), "no-gen-ai")
+PREFERENCES = ("no-additional-preferences", "open-source-models", "noncommercial-open-source-models", "no-gen-ai")
+ATTRIBUTION = ("file_name", "title", "uploader", "licence", "page", "changes")
 TOLERANCE = 0.5  # seconds by which a preview may differ from the length that Freesound states
 WORKERS = 4
 
@@ -83,18 +85,14 @@ def select(
 ) -> tuple[list[Chosen], Counter[str]]:
     """Return the sounds that the rules allow, best score first, and the numbers of refused ones by reason."""
     columns = "id, name, username, license, duration, preview, gen_ai_preference"
-    known = {row[0]: row[1:] for row in store.sounds(columns, "NOT absent")}
+    known: dict[int, Sequence[Any]] = {row[0]: row[1:] for row in store.sounds(columns, "NOT absent")}
     low, high = criteria.seconds
     chosen, refused = [], Counter[str]()
     for score, number, caption in scores:
-        if score <= criteria.threshold or not caption.strip():
-            refused["score"] += 1
-            continue
-        if number not in known:
-            refused["not in the store, or gone from Freesound"] += 1
-            continue
-        title, uploader, licence, seconds, preview, preference = known[number]
+        title, uploader, licence, seconds, preview, preference = known.get(number, [None] * 6)
         reasons = {
+            "score": score <= criteria.threshold or not caption.strip(),
+            "not in the store, or gone from Freesound": number not in known,
             "on an exclusion list": bool(exclusions.lists(str(number))),
             "length": not low <= (seconds or 0) <= high,
             "licence": not any(LICENCES[name] in (licence or "") for name in criteria.licences),
@@ -106,45 +104,6 @@ def select(
         else:
             chosen.append(Chosen(number, caption, title or "", uploader or "", licence, seconds, preview))
     return chosen, refused
-
-
-async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int) -> dict[int, str]:
-    """Download the sounds whose file is missing; return why some could not be fetched, by id."""
-    lost: dict[int, str] = {}
-    missing = iter([sound for sound in sounds if not (out / f"{sound.id}.flac").is_file()])
-    done = sum((out / f"{sound.id}.flac").is_file() for sound in sounds)
-    with progress("fetch", len(sounds), "sound", done) as bar:
-
-        async def work() -> None:
-            for sound in missing:  # shared by all workers
-                part = out / f".{sound.id}.mp3"
-                try:
-                    await api.download(sound.preview, part)
-                    await asyncio.to_thread(_convert, part, out / f"{sound.id}.flac", sound.seconds, rate)
-                except (LostError, AudioError) as error:
-                    lost[sound.id] = str(error).removeprefix(f"{part}: ")
-                finally:
-                    part.unlink(missing_ok=True)
-                bar.advance()
-
-        await asyncio.gather(*(work() for _ in range(WORKERS)))
-    return lost
-
-
-def _convert(part: Path, path: Path, seconds: float, rate: int) -> None:
-    """Convert a preview to FLAC. Raises AudioError for another length than Freesound states."""
-    wave = read_audio(part, rate)
-    if abs(len(wave) / rate - seconds) > TOLERANCE:
-        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {seconds:.2f} s as stated")
-    with writing(path) as file:
-        file.write(encoded(wave, rate, "FLAC", "PCM_16"))
-
-
-def _require_rate(out: Path, rate: int) -> None:
-    """Raise DataError if a folder has files of another sample rate."""
-    for path in sorted(out.glob("*.flac"))[:1]:
-        if (found := sound_of(path).rate) != rate:
-            raise DataError(f"{out}: has files of {found} Hz; use --rate {found}, or another folder")
 
 
 async def choose_fresh(
@@ -167,71 +126,106 @@ async def choose_fresh(
         fresh.update(stale)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `fetch` to its parser."""
-    add, rules = parser.add_argument, Criteria()
-    add("store", type=Path, metavar="STORE", help="SQLite file made by crawl")
-    add("--scores", type=Path, required=True, help="the file scores.csv made by classify")
-    lists = "lists of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
-    add("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
-    add("--out", type=Path, required=True, metavar="FOLDER", help="folder for the audio, the manifest and the tables")
-    above = 'fetch only sounds with a score above this value (default: 0.2, as in the paper "Take it easy")'
-    add("--threshold", type=float, default=rules.threshold, help=above)
-    bounds = "shortest and longest sound in seconds (default: 3 120, as in that paper)"
-    add("--seconds", type=float, nargs=2, default=rules.seconds, metavar=("MIN", "MAX"), help=bounds)
-    add("--licences", nargs="+", choices=LICENCES, default=rules.licences, help="allowed licences (default: all)")
-    allowed = f"allowed choices of uploaders on AI training: {', '.join(PREFERENCES)} (default: all but the last)"
-    add("--ai-preferences", nargs="+", choices=PREFERENCES, default=rules.preferences, metavar="CHOICE", help=allowed)
-    add("--limit", type=int, help="number of sounds, best scores first (default: all)")
-    add("--rate", type=int, default=44_100, help="sample rate of the FLAC files in Hz (default: 44100)")
+async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int) -> dict[int, str]:
+    """Download the sounds whose file is missing; return why some could not be fetched, by id."""
+    lost: dict[int, str] = {}
+    missing = [sound for sound in sounds if not (out / f"{sound.id}.flac").is_file()]
+    waiting = iter(missing)
+    with progress("fetch", len(sounds), "sound", len(sounds) - len(missing)) as bar:
+
+        async def work() -> None:
+            for sound in waiting:  # shared by all workers
+                part = out / f".{sound.id}.part"
+                try:
+                    await api.download(sound.preview, part)
+                    await asyncio.to_thread(_convert, part, out / f"{sound.id}.flac", sound.seconds, rate)
+                except (LostError, AudioError) as error:
+                    lost[sound.id] = str(error).removeprefix(f"{part}: ")
+                finally:
+                    part.unlink(missing_ok=True)
+                bar.advance()
+
+        await asyncio.gather(*(work() for _ in range(WORKERS)))
+    return lost
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `fetch`: fetch the audio of the best descriptions; return the exit status."""
-    low, high = arguments.seconds
-    if not 0 <= low <= high or (arguments.limit is not None and arguments.limit < 1):
-        raise DataError("--seconds needs MIN of 0 or more, and not above MAX; --limit needs 1 or more")
-    criteria = Criteria(arguments.threshold, (low, high), arguments.licences, arguments.ai_preferences)
-    exclusions = read_exclusions([path for path in arguments.exclude if str(path) != "none"])
-    out: Path = arguments.out
+def _convert(part: Path, path: Path, seconds: float, rate: int) -> None:
+    """Convert a preview to FLAC. Raises AudioError for another length than Freesound states."""
+    wave = read_audio(part, rate)
+    if abs(len(wave) / rate - seconds) > TOLERANCE:
+        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {seconds:.2f} s as stated")
+    with writing(path) as file:
+        file.write(encoded(wave, rate, "FLAC", "PCM_16"))
 
-    async def work(store: Store) -> tuple[list[Chosen], dict[int, str]]:
+
+def fetch(
+    store: Annotated[Path, typer.Argument(help="SQLite file made by crawl.")],
+    scores: Annotated[Path, typer.Option(help="The file scores.csv made by classify.")],
+    exclude: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="LIST",
+            help="A list of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; repeat. "
+            "`none` for no list.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the audio, the manifest and the tables.")],
+    threshold: Annotated[float, typer.Option(help='Least score; as in the paper "Take it easy".')] = 0.2,
+    seconds: Annotated[
+        tuple[float, float], typer.Option(metavar="MIN MAX", help="Shortest and longest sound; as in that paper.")
+    ] = (3.0, 120.0),
+    licences: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LICENCE", help=f"An allowed one of {', '.join(LICENCES)}; repeat. Default: all."),
+    ] = None,
+    ai_preferences: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHOICE",
+            help=f"An allowed choice of uploaders on AI training, of {', '.join(PREFERENCES)}; repeat. Default: all "
+            "but the last.",
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of sounds, best scores first; default: all.")] = None,
+    rate: Annotated[int, typer.Option(help="Sample rate of the FLAC files in Hz.")] = 44_100,
+) -> None:
+    """Fetch the sounds whose descriptions score best, as FLAC with a manifest."""
+    criteria = Criteria(threshold, seconds, licences or tuple(LICENCES), ai_preferences or PREFERENCES[:-1])
+    unknown = [*(set(criteria.licences) - set(LICENCES)), *(set(criteria.preferences) - set(PREFERENCES))]
+    if unknown or not 0 <= seconds[0] <= seconds[1]:
+        raise DataError(f"{unknown[0] if unknown else '--seconds'}: not a choice, or not MIN to MAX; see fetch --help")
+    exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
+
+    async def work(opened: Store) -> tuple[list[Chosen], dict[int, str]]:
         async with session() as connection:
-            api = Api(connection, Limits(store.database))
-            sounds, refused = await choose_fresh(
-                api, store, arguments.scores, criteria, exclusions, arguments.limit, out
-            )
+            api = Api(connection, Limits(opened.database))
+            sounds, refused = await choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
             for reason, count in refused.most_common():
                 print(f"{count:>8}  not fetched: {reason}")
-            return sounds, await fetch_sounds(api, sounds, out, arguments.rate)
+            return sounds, await fetch_sounds(api, sounds, out, rate)
 
     read_access()
-    read_scores(arguments.scores)
-    with open_store(arguments.store) as store:
+    read_scores(scores)
+    with open_store(store) as opened:
         out.mkdir(parents=True, exist_ok=True)
         with lock_of(out):
-            _require_rate(out, arguments.rate)
+            for path in sorted(out.glob("*.flac"))[:1]:
+                if (found := sound_of(path).rate) != rate:
+                    raise DataError(f"{out}: has files of {found} Hz; use --rate {found}, or another folder")
             remove_parts(out)  # of a killed call
-            for preview in out.glob(".*.mp3"):
-                preview.unlink()
-            sounds, lost = asyncio.run(work(store))
+            sounds, lost = asyncio.run(work(opened))
     write_table(out / "lost.csv", ["freesound_id", "why"], [(str(number), why) for number, why in lost.items()])
-    present = [sound for sound in sounds if sound.id not in lost]
-    if not present:
+    changes = f"preview (MP3), mono, {rate} Hz, as FLAC of 16 bit"  # as the licences require
+    table, clips = [], []
+    for one in sounds:
+        if one.id not in lost:
+            name, facts = f"{one.id}.flac", (str(one.id), one.licence, one.uploader)
+            table.append((name, one.title, one.uploader, one.licence, f"{SITE}/s/{one.id}/", changes))
+            seconds_there = readable_seconds(out / name)
+            clips.append(audio_clip(out, name, "freesound", "train", [one.caption], seconds_there, *facts))
+    if not clips:
         raise DataError(f"{out}: no sound could be fetched ({counted(len(lost), 'sound')} in lost.csv)")
-    header = ["file_name", "title", "uploader", "licence", "page", "changes"]
-    changes = f"preview (MP3), mono, {arguments.rate} Hz, as FLAC of 16 bit"  # as the licences require
-    table = [
-        (f"{one.id}.flac", one.title, one.uploader, one.licence, f"{SITE}/s/{one.id}/", changes) for one in present
-    ]
-    write_table(out / "ATTRIBUTION.csv", header, table)
-    clips = []
-    for one in present:
-        name, facts = f"{one.id}.flac", (str(one.id), one.licence, one.uploader)
-        clips.append(audio_clip(out, name, "freesound", "train", [one.caption], readable_seconds(out / name), *facts))
+    write_table(out / "ATTRIBUTION.csv", ATTRIBUTION, table)
     write_manifest(out / "manifest.jsonl", clips)
     missing = f"; {counted(len(lost), 'sound')} could not be fetched (lost.csv)" if lost else ""
-    print(
-        f"wrote {out / 'manifest.jsonl'}: {counted(len(present), 'clip')}{missing}; credit them as in ATTRIBUTION.csv"
-    )
-    return 0
+    print(f"wrote {out / 'manifest.jsonl'}: {counted(len(clips), 'clip')}{missing}; credit them as in ATTRIBUTION.csv")

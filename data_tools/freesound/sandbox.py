@@ -1,21 +1,17 @@
 """A server on this machine that answers like Freesound, with invented sounds.
 
-To try crawl, classify and fetch without a key, and for their tests. Each sound is a function of the seed and its id.
+To try crawl, classify and fetch without a key. Each sound is a function of the seed and its id.
 """
 
-import argparse
 import asyncio
 import os
-import random
 import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from aiohttp import web
+import typer
 
 from data_tools.audio import encoded
 from data_tools.errors import DataError
@@ -24,6 +20,9 @@ from data_tools.freesound.fetch import PREFERENCES
 from data_tools.scenes.captions import describe, describe_noisily
 from data_tools.scenes.mix import KINDS, SECONDS, Event, draw_events, render
 from data_tools.scenes.synth import CLASSES
+
+if TYPE_CHECKING:
+    from aiohttp.web import AppRunner, Request, StreamResponse
 
 LICENCES = (
     "http://creativecommons.org/publicdomain/zero/1.0/",
@@ -50,38 +49,24 @@ class Sandbox:
     Args:
         highest: Number of ids; 85 % have a sound.
         seed: Decides all sounds.
-        faults: Share of requests that fail: 500, 429, a search that is down, a broken connection, a page of HTML.
-        broken: Ids that make every search with them fail.
-        nulls: Ids that are listed as null.
-        hidden: Ids that searches do not find, as while the index is rebuilt.
-
-    Attributes:
-        seen: Path and headers of each request.
     """
 
-    def __init__(
-        self,
-        highest: int,
-        seed: int = 1,
-        faults: float = 0.0,
-        broken: Collection[int] = (),
-        nulls: Collection[int] = (),
-        hidden: Collection[int] = (),
-    ) -> None:
+    def __init__(self, highest: int, seed: int = 1) -> None:
         """Create the server without starting it."""
-        self.highest, self.seed, self.faults = highest, seed, faults
-        self.broken, self.nulls, self.hidden = set(broken), set(nulls), set(hidden)
-        self.address = ""
-        self.seen: list[tuple[str, dict[str, str]]] = []
-        self.changes: dict[int, dict[str, Any]] = {}  # fields by id that differ from the invented ones
-        self._random = random.Random(seed)
+        self.highest, self.seed, self.address = highest, seed, ""
 
-    def app(self) -> web.Application:
-        """Return the web application."""
+    async def start(self, port: int) -> "AppRunner":
+        """Start the server, and set its address; 0 is any free port."""
+        from aiohttp import web
+
         app = web.Application()
-        app.router.add_get("/apiv2/search/", self._search)
-        app.router.add_get("/previews/{id:[0-9]+}.mp3", self._preview)
-        return app
+        app.router.add_get("/apiv2/search/", self.search)
+        app.router.add_get("/previews/{id:[0-9]+}.mp3", self.preview)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        self.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
 
     def exists(self, number: int) -> bool:
         """Return whether there is a sound with this id."""
@@ -113,8 +98,12 @@ class Sandbox:
             "filesize": 44 + 2 * round(44_100 * self._seconds(number)),
             "previews": {"preview-hq-mp3": f"{self.address}/previews/{number}.mp3"},
             "is_explicit": bool(rng.random() < 0.01),
-            **self.changes.get(number, {}),
         }
+
+    def audio(self, number: int) -> bytes:
+        """Return the bytes of a sound's preview: its scene, repeated or cut to its length."""
+        wave = render(self._rng(number, 4), *self._scene(number))
+        return encoded(np.resize(wave, round(self._seconds(number) * RATE)), RATE, "MP3")
 
     def _rng(self, number: int, purpose: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, number, purpose))
@@ -127,91 +116,54 @@ class Sandbox:
     def _scene(self, number: int) -> tuple[str, list[Event]]:
         rng = self._rng(number, 3)
         kind = list(KINDS)[int(rng.integers(len(KINDS)))]
-        return kind, draw_events(rng, kind, {name: [] for name in CLASSES})
+        return kind, draw_events(rng, kind, dict.fromkeys(CLASSES, ()))
 
-    async def _search(self, request: web.Request) -> web.StreamResponse:
-        """Answer a search by ids, or for the newest sounds."""
-        self.seen.append((str(request.rel_url), dict(request.headers)))
+    async def search(self, request: "Request") -> "StreamResponse":
+        """Answer a search by ids, or for the newest sound."""
+        from aiohttp.web import json_response
+
         if request.headers.get("Authorization") != f"Token {KEY}":
-            return web.json_response({"detail": "Invalid token."}, status=401)
-        if fault := self._fault(request):
-            return fault
-        match = re.fullmatch(r"id:\((\d+(?: OR \d+)*)\)", request.query.get("filter", ""))
-        if match:
+            return json_response({"detail": "Invalid token."}, status=401)
+        if match := re.fullmatch(r"id:\((\d+(?: OR \d+)*)\)", request.query.get("filter", "")):
             wanted = [number for number in map(int, match[1].split(" OR ")) if self.exists(number)][:PAGE_SIZE]
-        else:
-            wanted = [next(number for number in range(self.highest, 0, -1) if self.exists(number))]
-        found = [number for number in wanted if number not in self.hidden]
-        if self.broken.intersection(found):
-            return web.Response(status=500, text="<h1>Server Error (500)</h1>", content_type="text/html")
-        count = len(found) if match else sum(number not in self.hidden for number in self.ids())
-        results = [None if number in self.nulls else self.sound(number) for number in found]
-        return web.json_response({"count": count, "results": results})
+            return json_response({"count": len(wanted), "results": [self.sound(number) for number in wanted]})
+        ids = self.ids()
+        return json_response({"count": len(ids), "results": [self.sound(ids[-1])]})
 
-    async def _preview(self, request: web.Request) -> web.StreamResponse:
+    async def preview(self, request: "Request") -> "StreamResponse":
         """Answer with a sound's audio."""
-        self.seen.append((str(request.rel_url), dict(request.headers)))
-        if fault := self._fault(request):
-            return fault
+        from aiohttp.web import Response
+
         number = int(request.match_info["id"])
         if not self.exists(number):
-            return web.Response(status=404)
-        content = await asyncio.to_thread(self.audio, number)
-        return web.Response(body=content, content_type="audio/mpeg")
-
-    def audio(self, number: int) -> bytes:
-        """Return the bytes of a sound's preview: its scene, repeated or cut to its length."""
-        wave = render(self._rng(number, 4), *self._scene(number))
-        length = round(self._seconds(number) * RATE)
-        return encoded(np.resize(wave, length), RATE, "MP3")
-
-    def _fault(self, request: web.Request) -> web.StreamResponse | None:
-        if self._random.random() >= self.faults:
-            return None
-        kind = self._random.randrange(5)
-        if kind == 0 and request.transport:
-            request.transport.abort()
-        details = {1: (400, "Search server error: Failed to connect to server"), 2: (429, "Request was throttled.")}
-        if kind in details:
-            status, detail = details[kind]
-            return web.json_response({"detail": detail}, status=status)
-        return web.Response(status=502 if kind == 3 else 500, text="<h1>Error</h1>", content_type="text/html")
+            return Response(status=404)
+        return Response(body=await asyncio.to_thread(self.audio, number), content_type="audio/mpeg")
 
 
-async def serve(server: Sandbox, port: int, then: Sequence[str]) -> None:
+async def serve(server: Sandbox, port: int, then: list[str]) -> None:
     """Serve until the commands `then` of data_tools have ended; without commands, until an interrupt."""
-    runner = web.AppRunner(server.app(), access_log=None)
-    await runner.setup()
+    runner = await server.start(port)
+    settings = {"FREESOUND_API": server.address, "FREESOUND_API_KEY": KEY}
     try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        server.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        settings = {"FREESOUND_API": server.address, "FREESOUND_API_KEY": KEY}
         if not then:
             print("export", *(f"{name}={value}" for name, value in settings.items()), flush=True)
             await asyncio.Event().wait()
-        home = str(Path(__file__).parents[2])  # the package may only be importable from the working folder
-        path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
         for command in then:
             words = [sys.executable, "-m", "data_tools", *shlex.split(command)]
-            process = await asyncio.create_subprocess_exec(*words, env={**os.environ, "PYTHONPATH": path, **settings})
+            process = await asyncio.create_subprocess_exec(*words, env=os.environ | settings)
             if status := await process.wait():
                 raise DataError(f"lbar data {command}: failed with exit status {status}")
     finally:
         await runner.cleanup()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `sandbox` to its parser."""
-    add = parser.add_argument
-    add("--sounds", type=int, default=2000, help="number of ids; 85 %% have a sound (default: 2000)")
-    add("--seed", type=int, default=1, help="decides all sounds (default: 1)")
-    add("--port", type=int, default=8025, help="port of the server; 0 for any free one (default: 8025)")
-    add("--then", nargs="+", default=[], metavar="COMMAND", help="commands of lbar data to run, then stop")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `sandbox`: serve invented sounds as Freesound does; return the exit status."""
-    if arguments.sounds < 1:
-        raise DataError(f"--sounds {arguments.sounds}: give at least 1")
-    asyncio.run(serve(Sandbox(arguments.sounds, arguments.seed), arguments.port, arguments.then))
-    return 0
+def sandbox(
+    then: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="Commands of lbar data to run, then stop.")
+    ] = None,
+    sounds: Annotated[int, typer.Option(min=1, help="Number of ids; 85 % have a sound.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Decides all sounds.")] = 1,
+    port: Annotated[int, typer.Option(help="Port of the server; 0 for any free one.")] = 8025,
+) -> None:
+    """Serve invented sounds as Freesound does, to try crawl, classify and fetch without a key."""
+    asyncio.run(serve(Sandbox(sounds, seed), port, then or []))

@@ -3,28 +3,27 @@
 All random choices depend on (seed, split, number of the clip), so that later clips do not change earlier ones.
 """
 
-import argparse
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+import typer
 
 from data_tools.audio import content_key, encoded
 from data_tools.cli import counted, each
-from data_tools.datasets.clotho import CLOTHO_SPLITS, read_clotho
 from data_tools.errors import DataError
-from data_tools.files import read_json, remove_parts, replacing, write_json
+from data_tools.files import read_json, remove_parts, write_json, writing
 from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, write_moments
 from data_tools.names import check_source
 from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_event, describe_noisily
 from data_tools.scenes.mix import (
     KINDS,
-    SHAPES,
+    SECONDS,
     Event,
     Pool,
     TimedEvent,
@@ -39,12 +38,13 @@ from data_tools.scenes.mix import (
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
 from data_tools.tables import read_table, write_table
 
-FORMAT = 3  # version of the drawing: raised if the same arguments would give other files
-COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
-MOMENT_COUNTS = {"development": 400, "validation": 60, "evaluation": 120}
-FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
+FORMAT = 4  # version of the drawing: raised if the same arguments would give other files
+FOLDS: dict[Split, list[str]] = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
+SPLITS = tuple(FOLDS)
 METADATA = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
 LABELS = ("file_name", "split", "kind", "events")
+EVENTS = ("file_name", "split", "event", "start", "end", "qid")
+ASKED = 0.8  # probability that a sound class in a long recording gets a query
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,8 @@ class Settings:
         held_out: Share of the wordings of sounds, and of the templates of captions, that only test splits use.
         captions: "5" or "1" per clip, or "noisy" (one description in the style of uploaders); "" with moments.
         recordings: SHA-256 of the table of labelled recordings; None: events are synthesised.
-        folds: Folds of the recordings per split.
-        moments: Key of SHAPES for long recordings with moments; "" for scenes.
-        seconds: Length of a long recording.
+        moments: Long recordings with moments, in place of scenes.
+        seconds: Length of a clip.
         format: Version of the program that draws.
     """
 
@@ -70,21 +69,23 @@ class Settings:
     held_out: float = 0.0
     captions: str = "5"
     recordings: str | None = None
-    folds: dict[str, list[str]] | None = None
-    moments: str = ""
-    seconds: float = 0.0
+    moments: bool = False
+    seconds: float = SECONDS
     format: int = FORMAT
 
     def pools(self, folder: Path | None) -> dict[Split, Pool]:
         """Return the recordings of each split by class. Raises DataError for a split with too few classes."""
-        if folder is None:
-            return {split: {name: [] for name in CLASSES} for split in self.counts}
-        folds, least = self.folds or {}, 2 if self.moments else max(KINDS.values())
-        pools: dict[Split, Pool] = {split: read_recordings(folder, folds[split]) for split in self.counts}
+        pools: dict[Split, Pool] = {split: dict.fromkeys(CLASSES, ()) for split in self.counts}
+        if folder:
+            pools = {split: read_recordings(folder, FOLDS[split]) for split in self.counts}
         for split, pool in pools.items():
-            if len(pool) < least:
-                raise DataError(f"{folder}: the folds of {split} have {len(pool)} categories, {least} are needed")
+            if len(pool) < max(KINDS.values()):
+                raise DataError(f"{folder}: the folds of {split} have {len(pool)} categories, 3 are needed")
         return pools
+
+    def seed_of(self, split: Split, number: int, purpose: int) -> tuple[int, ...]:
+        """Return the seed of one purpose (0 events, 1 texts, 2 audio) of a clip."""
+        return self.seed, SPLITS.index(split), number, purpose
 
 
 class Scene(NamedTuple):
@@ -98,14 +99,6 @@ class Scene(NamedTuple):
     seed: tuple[int, ...]
 
 
-class Recorded(NamedTuple):
-    """A composed recording: its clip, its queries, and a row of events.csv for each of its events."""
-
-    clip: Clip
-    moments: list[Moment]
-    rows: Sequence[Sequence[str]]
-
-
 def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
     """Compose scenes in a folder; return the number of new audio files.
 
@@ -115,24 +108,27 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     """
     pools = settings.pools(recordings)
     claim(out, settings)
-    made, scenes = 0, {split: plan_split(settings, split, pools[split]) for split in settings.counts}
-    for split, planned in scenes.items():
-        remove_parts(out / split)
-        missing = [scene for scene in planned if not (out / split / scene.file_name).is_file()]
-        made += len(missing)
-        for scene in each(missing, split, "clip"):
-            samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
-            _write_samples(out / split / scene.file_name, samples)
-    if made or not (out / "manifest.jsonl").is_file():
-        for split, planned in scenes.items():
-            header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
-            captions = [[scene.file_name, *scene.captions] for scene in planned]
-            write_table(out / f"clotho_captions_{split}.csv", header, captions)
-            write_table(out / f"clotho_metadata_{split}.csv", METADATA, map(_metadata_row, planned))
-        every = [scene for planned in scenes.values() for scene in planned]
-        labels = [(one.file_name, one.split, one.kind, ";".join(event.name for event in one.events)) for one in every]
-        write_table(out / "labels.csv", LABELS, labels)
-        write_manifest(out / "manifest.jsonl", read_clotho(out, list(scenes), settings.name)[0])
+    made, labels, clips = 0, [], []
+    for split, pool in pools.items():
+        captions, metadata = [], []
+        for scene in each(plan_split(settings, split, pool), split, "clip"):
+            path = out / split / scene.file_name
+            if not path.is_file():
+                _write_samples(path, render(np.random.default_rng(scene.seed), scene.kind, scene.events))
+                made += 1
+            links, authors, licences = credit(scene.events)
+            names = ";".join(event.name for event in scene.events)
+            captions.append((scene.file_name, *scene.captions))
+            # A scene is no Freesound sound, even if its parts are.
+            metadata.append((scene.file_name, names, "Not found", links, "", authors, licences))
+            labels.append((scene.file_name, split, scene.kind, names))
+            facts = scene.captions, settings.seconds, None, licences, authors
+            clips.append(audio_clip(path.parent, path.name, settings.name, split, *facts))
+        header = ["file_name", *(f"caption_{number}" for number in range(1, len(captions[0])))]
+        write_table(out / f"clotho_captions_{split}.csv", header, captions)
+        write_table(out / f"clotho_metadata_{split}.csv", METADATA, metadata)
+    write_table(out / "labels.csv", LABELS, labels)
+    write_manifest(out / "manifest.jsonl", clips)
     return made
 
 
@@ -144,31 +140,20 @@ def plan_split(settings: Settings, split: Split, pool: Pool) -> list[Scene]:
     scenes: list[Scene] = []
     taken: set[str] = set()
     for number in range(1, settings.counts[split] + 1):
-        scenes.append(_plan_clip(settings, split, number, pool, taken))
+        kind = list(KINDS)[(number - 1) % len(KINDS)]
+        events = draw_events(np.random.default_rng(settings.seed_of(split, number, 0)), kind, pool)
+        names = [event.name for event in events]
+        rng = np.random.default_rng(settings.seed_of(split, number, 1))
+        if settings.captions == "noisy":
+            captions = [describe_noisily(rng, names)]
+        else:
+            held_out = 0.0 if split in TEST_SPLITS else settings.held_out
+            captions = describe(rng, kind, names, int(settings.captions), held_out, taken)
         if split in TEST_SPLITS:
-            taken.update(scenes[-1].captions)
+            taken.update(captions)
+        name, seed = f"{settings.name}_{split}_{number:05d}.wav", settings.seed_of(split, number, 2)
+        scenes.append(Scene(name, split, kind, events, captions, seed))
     return scenes
-
-
-def _plan_clip(settings: Settings, split: Split, number: int, pool: Pool, taken: Collection[str]) -> Scene:
-    """Return the plan of one clip. taken: Captions of earlier clips."""
-    seed = (settings.seed, CLOTHO_SPLITS.index(split), number)
-    kind = list(KINDS)[(number - 1) % len(KINDS)]
-    events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
-    names = [event.name for event in events]
-    rng = np.random.default_rng((*seed, 1))
-    if settings.captions == "noisy":
-        captions = [describe_noisily(rng, names)]
-    else:
-        held_out = 0.0 if split in TEST_SPLITS else settings.held_out
-        captions = describe(rng, kind, names, int(settings.captions), held_out, taken)
-    return Scene(f"{settings.name}_{split}_{number:05d}.wav", split, kind, events, captions, (*seed, 2))
-
-
-def _metadata_row(scene: Scene) -> list[str]:
-    """Return a clip's row for Clotho's metadata table; a scene is no Freesound sound, even if its parts are."""
-    links, authors, licences = credit(event.recording for event in scene.events)
-    return [scene.file_name, ";".join(event.name for event in scene.events), "Not found", links, "", authors, licences]
 
 
 def ceiling(folder: Path, split: str) -> float:
@@ -178,11 +163,11 @@ def ceiling(folder: Path, split: str) -> float:
     equally likely, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r. In an overlap the order of the events
     does not matter. Raises DataError for a folder without labels.csv, and a split without clips.
     """
-    groups = Counter(
-        (row["kind"], *(sorted(row["events"].split(";")) if row["kind"] == "overlap" else row["events"].split(";")))
-        for _, row in read_table(folder / "labels.csv", LABELS)
-        if row["split"] == split
-    )
+    groups = Counter[tuple[str, ...]]()
+    for _, row in read_table(folder / "labels.csv", LABELS):
+        if row["split"] == split:
+            names = row["events"].split(";")
+            groups[row["kind"], *(sorted(names) if row["kind"] == "overlap" else names)] += 1
     if not groups:
         raise DataError(f"{folder / 'labels.csv'}: no clips in the split {split}; choose another split")
     return sum(sum(1 / rank for rank in range(1, min(size, 10) + 1)) for size in groups.values()) / groups.total()
@@ -197,48 +182,36 @@ def make_moments(out: Path, settings: Settings, recordings: Path | None = None) 
     """
     pools = settings.pools(recordings)
     claim(out, settings)
-    paths = {
-        split: [out / split / f"{settings.name}_{split}_{number:05d}.wav" for number in range(1, count + 1)]
-        for split, count in settings.counts.items()
-    }
-    made = sum(not path.is_file() for part in paths.values() for path in part)
-    if not made and (out / "manifest.jsonl").is_file() and (out / "moments.jsonl").is_file():
-        return (out / "moments.jsonl").read_bytes().count(b"\n"), 0
-    every: list[Recorded] = []
-    for split, part in paths.items():
-        remove_parts(out / split)
-        numbered = enumerate(each(part, split, "recording"), 1)
-        recorded = [_compose(path, settings, split, number, pools[split]) for number, path in numbered]
-        moments = [moment for one in recorded for moment in one.moments]
-        if not moments:
+    made, n = 0, round(settings.seconds * SAMPLE_RATE)
+    rows: list[Sequence[str]] = []
+    clips: list[Clip] = []
+    moments: list[Moment] = []
+    for split, pool in pools.items():
+        first = len(moments)
+        for number in each(range(1, settings.counts[split] + 1), split, "recording"):
+            path = out / split / f"{settings.name}_{split}_{number:05d}.wav"
+            events = draw_timeline(np.random.default_rng(settings.seed_of(split, number, 0)), pool, n)
+            if not path.is_file():
+                _write_samples(path, mixed(np.random.default_rng(settings.seed_of(split, number, 2)), events, n))
+                made += 1
+            rng = np.random.default_rng(settings.seed_of(split, number, 1))
+            queries = draw_queries(rng, settings, split, path.stem, events)
+            _, authors, licences = credit(events)
+            facts = [text for _, text, _ in queries.values()], settings.seconds, None, licences, authors
+            clips.append(audio_clip(path.parent, path.name, settings.name, split, *facts))
+            moments += [
+                Moment(id=qid, text=text, clip=clips[-1].id, windows=windows) for qid, text, windows in queries.values()
+            ]
+            for event in events:
+                start, end = (f"{sample / SAMPLE_RATE:.4f}" for sample in (event.start, event.end))
+                rows.append((path.name, split, event.name, start, end, queries.get(event.name, ("",))[0]))
+        if len(moments) == first:
             raise DataError(f"{out}: no recording of {split} has an event; ask for more, or a longer --length")
-        write_moments(out / f"{split}_release.jsonl", moments, [one.clip for one in recorded])
-        every += recorded
-    header = ("file_name", "split", "event", "start", "end", "qid")
-    write_table(out / "events.csv", header, [row for one in every for row in one.rows])
-    moments = [moment for one in every for moment in one.moments]
-    write_moments(out / "moments.jsonl", moments, [one.clip for one in every])
-    write_manifest(out / "manifest.jsonl", [one.clip for one in every])
+        write_moments(out / f"{split}_release.jsonl", moments[first:], clips)
+    write_table(out / "events.csv", EVENTS, rows)
+    write_moments(out / "moments.jsonl", moments, clips)
+    write_manifest(out / "manifest.jsonl", clips)
     return len(moments), made
-
-
-def _compose(path: Path, settings: Settings, split: Split, number: int, pool: Pool) -> Recorded:
-    """Compose one recording, write its audio if it is missing, and return its clip, queries and events."""
-    shape, seed = SHAPES[settings.moments], (settings.seed, CLOTHO_SPLITS.index(split), number)
-    n = round(settings.seconds * SAMPLE_RATE)
-    events = draw_timeline(np.random.default_rng((*seed, 0)), shape, pool, n)
-    if not path.is_file():
-        _write_samples(path, mixed(np.random.default_rng((*seed, 2)), shape, events, n))
-    _, authors, licences = credit(event.recording for event in events)
-    queries = draw_queries(np.random.default_rng((*seed, 1)), settings, split, path.stem, events)
-    texts = [text for _, text, _ in queries.values()]
-    clip = audio_clip(path.parent, path.name, settings.name, split, texts, settings.seconds, None, licences, authors)
-    moments = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, text, windows in queries.values()]
-    rows = []
-    for event in events:
-        start, end = (f"{sample / SAMPLE_RATE:.4f}" for sample in (event.start, event.end))
-        rows.append((path.name, split, event.name, start, end, queries[event.name][0] if event.name in queries else ""))
-    return Recorded(clip, moments, rows)
 
 
 def draw_queries(
@@ -246,23 +219,21 @@ def draw_queries(
 ) -> dict[str, tuple[str, str, list[tuple[float, float]]]]:
     """Draw the queries of a recording: id ("<vid>_<n>"), text and all windows, by sound class.
 
-    Classes are taken in the order of their first event. Each gets a query with the shape's probability, and at least
-    one of them gets it.
+    Classes are taken in the order of their first event. Each gets a query with the probability ASKED, and at least one
+    of them gets it.
     """
-    shape = SHAPES[settings.moments]
-    names = list(dict.fromkeys(event.name for event in events))
-    asked = rng.random(len(names)) < shape.asked
-    if names and not asked.any():
-        asked[int(rng.integers(len(names)))] = True
-    queries = {}
-    for number, name in enumerate((name for name, is_asked in zip(names, asked, strict=True) if is_asked), 1):
-        windows = [
-            (round(event.start / SAMPLE_RATE, shape.decimals), round(event.end / SAMPLE_RATE, shape.decimals))
-            for event in events
-            if event.name == name
-        ]
-        queries[name] = f"{vid}_{number}", describe_event(rng, name, split, settings.held_out), windows
-    return queries
+    windows: dict[str, list[tuple[float, float]]] = {}
+    for event in events:
+        window = round(event.start / SAMPLE_RATE, 2), round(event.end / SAMPLE_RATE, 2)
+        windows.setdefault(event.name, []).append(window)
+    asked = rng.random(len(windows)) < ASKED
+    if windows and not asked.any():
+        asked[int(rng.integers(len(windows)))] = True
+    names = [name for name, is_asked in zip(windows, asked, strict=True) if is_asked]
+    return {
+        name: (f"{vid}_{number}", describe_event(rng, name, split, settings.held_out), windows[name])
+        for number, name in enumerate(names, 1)
+    }
 
 
 def claim(out: Path, settings: Settings) -> None:
@@ -275,93 +246,71 @@ def claim(out: Path, settings: Settings) -> None:
     elif (begun := read_json(path)) != wanted:
         changed = [key for key in wanted if not isinstance(begun, dict) or begun.get(key) != wanted[key]]
         raise DataError(f"{out}: was made with another {', '.join(changed)}; choose another folder or delete this one")
+    remove_parts(out)
 
 
 def _write_samples(path: Path, samples: Samples) -> None:
     """Write a 16-bit WAV file. samples: (n,) at SAMPLE_RATE, in [-1, 1]."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))
+    path.parent.mkdir(exist_ok=True)
+    with writing(path) as file:
+        file.write(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))
 
 
-def parse_folds(values: Sequence[str]) -> dict[str, list[str]]:
-    """Parse texts like "development=1,2,3". Raises DataError for a fold in two splits."""
-    folds: dict[str, list[str]] = {}
-    for value in values:
-        split, equals, names = value.partition("=")
-        if split not in CLOTHO_SPLITS or not equals or not all(names.split(",")):
-            raise DataError(f"--folds {value}: write it as development=1,2,3 (or validation, evaluation)")
-        folds[split] = names.split(",")
-    taken = Counter(name for names in folds.values() for name in names)
-    if twice := [name for name, count in taken.items() if count > 1]:
-        raise DataError(f"--folds: fold {twice[0]} comes twice; no recording may be in two splits")
-    return folds
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb `scenes` to its parser."""
-    add = parser.add_argument
-    add("out", type=Path, help="output folder; run again with the same arguments to complete it")
-    add("--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes")
-    for split, count in COUNTS.items():
-        of_moments = f"number of clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
-        add(f"--{split}", type=int, metavar="N", help=of_moments)
-    add("--captions", choices=["5", "1", "noisy"], help="captions per clip; noisy: 1 in Freesound's style (default: 5)")
-    held_out = (
-        "share of the wordings of sounds, 0 to 0.5, that only captions of evaluation use (default: 0); with --moments "
-        "and a share above 0, one further wording per sound is only used in validation"
-    )
-    add("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
-    add("--recordings", type=Path, metavar="FOLDER", help="recordings to compose, in ESC-50's layout")
-    folds = "folds of recordings per split (default: development=1,2,3 validation=4 evaluation=5)"
-    add("--folds", nargs="+", metavar="SPLIT=FOLDS", help=folds)
-    moments = (
-        "make long recordings, and queries with the windows of one sound each. castella: short events, some "
-        "several times. clotho: whole sounds, each once, as in Clotho-Moment (default: castella)"
-    )
-    add("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
-    add("--length", type=float, default=60.0, metavar="SECONDS", help="seconds per recording, with --moments")
-    add("--name", help="name of the clips' source, for their ids (default: the folder's name)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the verb `scenes`: compose clips, or long recordings with moments; return the exit status."""
-    defaults = MOMENT_COUNTS if arguments.moments else COUNTS
-    given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
-    asked = {split: defaults[split] if count is None else count for split, count in given.items()}
-    counts: dict[Split, int] = {split: count for split, count in asked.items() if count}
-    if not counts or min(counts.values()) < 0 or arguments.seed < 0:
-        raise DataError("the seed and the numbers of clips must be 0 or more, and one number above 0")
-    if not 0 <= arguments.heldout_phrasings <= MAX_HELD_OUT:
-        raise DataError(f"--heldout-phrasings {arguments.heldout_phrasings}: use 0 to {MAX_HELD_OUT}")
-    if not 10 <= arguments.length <= 3600:
-        raise DataError(f"--length {arguments.length:g}: must be 10 to 3600 seconds")
-    folds: dict[str, list[str]] | None = None
-    if arguments.recordings:
-        parsed = parse_folds(arguments.folds) if arguments.folds else FOLDS
-        if missing := [split for split in counts if split not in parsed]:
-            raise DataError(f"--folds gives no folds for {', '.join(missing)}; add them, or make none of its clips")
-        folds = {split: parsed[split] for split in counts}
-    elif arguments.folds:
-        raise DataError("--folds only works with --recordings FOLDER; add it, or leave out --folds")
-    if arguments.captions and (arguments.moments or (arguments.captions == "noisy" and arguments.heldout_phrasings)):
-        raise DataError(f"--captions {arguments.captions} does not work with the other options; leave it out")
+def scenes(
+    out: Annotated[Path, typer.Argument(help="Output folder; run again with the same arguments to complete it.")],
+    seed: Annotated[int, typer.Option(min=0, help="Decides all random choices.")],
+    development: Annotated[int | None, typer.Option(min=0, help="Clips; default: 2400, of moments 400.")] = None,
+    validation: Annotated[int | None, typer.Option(min=0, help="Clips; default: 300, of moments 60.")] = None,
+    evaluation: Annotated[int | None, typer.Option(min=0, help="Clips; default: 300, of moments 120.")] = None,
+    captions: Annotated[
+        Literal["5", "1", "noisy"], typer.Option(help="Captions per clip; noisy: 1 in Freesound's style.")
+    ] = "5",
+    held_out: Annotated[
+        float,
+        typer.Option(
+            "--heldout-phrasings",
+            metavar="SHARE",
+            min=0,
+            max=MAX_HELD_OUT,
+            help="Share of wordings that only evaluation uses. With --moments, validation gets one of its own too.",
+        ),
+    ] = 0.0,
+    recordings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Recordings to compose, in ESC-50's layout: folds 1 to 3 for development, 4 for validation, 5 for "
+            "evaluation.",
+        ),
+    ] = None,
+    moments: Annotated[
+        bool, typer.Option("--moments", help="Make long recordings, and queries with the windows of one sound each.")
+    ] = False,
+    length: Annotated[float, typer.Option(min=10, max=3600, help="Seconds per recording, with --moments.")] = 60.0,
+    name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids; default: the folder's.")] = "",
+) -> None:
+    """Compose a captioned data set of synthetic or recorded sound events, laid out like Clotho."""
+    usual = (400, 60, 120) if moments else (2400, 300, 300)
+    asked = zip(SPLITS, (development, validation, evaluation), usual, strict=True)
+    counts = {split: number for split, given, least in asked if (number := least if given is None else given)}
+    if not counts:
+        raise DataError("no clips are asked for; give one number above 0")
+    if captions != "5" and (moments or (captions == "noisy" and held_out)):
+        raise DataError(f"--captions {captions} does not work with the other options; leave it out")
     settings = Settings(
-        name=check_source(arguments.name or arguments.out.absolute().name),
-        seed=arguments.seed,
+        name=check_source(name or out.absolute().name),
+        seed=seed,
         counts=counts,
-        held_out=arguments.heldout_phrasings,
-        captions="" if arguments.moments else arguments.captions or "5",
-        recordings=content_key(table_path(arguments.recordings)) if arguments.recordings else None,
-        folds=folds,
-        moments=arguments.moments or "",
-        seconds=arguments.length if arguments.moments else 0.0,
+        held_out=held_out,
+        captions="" if moments else captions,
+        recordings=content_key(table_path(recordings)) if recordings else None,
+        moments=moments,
+        seconds=length if moments else SECONDS,
     )
-    queries = ""
-    if arguments.moments:
-        count, made = make_moments(arguments.out, settings, arguments.recordings)
-        queries = f", {counted(count, 'query')}"
+    what = counted(sum(counts.values()), "recording" if moments else "clip")
+    if moments:
+        count, made = make_moments(out, settings, recordings)
+        what += f", {counted(count, 'query')}"
     else:
-        made = make_scenes(arguments.out, settings, arguments.recordings)
-    clips = counted(sum(counts.values()), "recording" if arguments.moments else "clip")
-    print(f"{arguments.out / 'manifest.jsonl'}: {clips}{queries}; {made} were made now")
-    return 0
+        made = make_scenes(out, settings, recordings)
+    print(f"{out / 'manifest.jsonl'}: {what}; {made} were made now")

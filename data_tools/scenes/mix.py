@@ -7,7 +7,7 @@ ESC-50 is CC BY-NC, its part ESC-10 is CC BY; every clip comes from Freesound.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,9 +37,12 @@ _LEAD = (0.4, 1.2)  # seconds of a background before and after the sequence
 _EVENT_DB, _BACKGROUND_DB, _SCENE_DB = (-5.0, 5.0), (-14.0, -8.0), (-10.0, 0.0)
 _FLOOR_DB = (-70.0, -55.0)  # re full scale
 
+# Long recordings, as CASTELLA's: short events that repeat, over pink noise.
 AGAIN_SECONDS = 1.0  # shortest gap between two events of one class: closer ones would count as the same event
+GAP_SECONDS = 8.0  # mean of the gaps before events, exponential
+EVENT_SECONDS = (1.5, 8.0)  # a recorded sound that is shorter is repeated
+_NOISE_DB, _PEAK_DB = (-50.0, -35.0), (-10.0, -0.5)  # RMS of the noise relative to events; peak re full scale
 _TRIES = 20  # cuts of a recording, until one is long enough without its silent ends
-_WHOLE_DB = -5.0  # Clotho-Moment: cuts off seconds at the ends below this, relative to the mean power
 
 
 class Recording(NamedTuple):
@@ -77,41 +80,6 @@ class TimedEvent(NamedTuple):
         return self.start + len(self.sound)
 
 
-class Shape(NamedTuple):
-    """Settings of long recordings that imitate a data set of moments.
-
-    Attributes:
-        gap_seconds: Mean length of the gaps before events; exponential.
-        event_seconds: Range of the lengths of events. A recorded sound that is too short is repeated.
-        whole: Whether recorded events are complete recordings, with their own length.
-        again: Whether a sound class may occur several times in a recording.
-        asked: Probability that a sound class in a recording gets a query.
-        decimals: Decimal places of window times in seconds.
-        level: Meaning of `event_db`: level of the peak of an event, or of the RMS of its loudest quarter.
-        event_db, background_db, peak_db: Ranges of the levels of events, of the noise (RMS), and of the highest sample
-            relative to full scale.
-    """
-
-    gap_seconds: float
-    event_seconds: tuple[float, float]
-    whole: bool
-    again: bool
-    asked: float
-    decimals: int
-    level: Literal["peak", "rms"]
-    event_db: tuple[float, float]
-    background_db: tuple[float, float]
-    peak_db: tuple[float, float]
-
-
-# `castella`: short events, which repeat, some without a query. `clotho`: the recipe of Clotho-Moment, one event per
-# query (Munakata et al., 2024; h-munakata/Lighthouse-Wrapper-for-Audio-Moment-Retrieval).
-SHAPES = {
-    "castella": Shape(8.0, (1.5, 8.0), False, True, 0.8, 2, "rms", (-5.0, 5.0), (-50.0, -35.0), (-10.0, -0.5)),
-    "clotho": Shape(30.0, (12.0, 30.0), True, False, 1.0, 1, "peak", (-5.0, 5.0), (-25.0, -15.0), (0.0, 0.0)),
-}
-
-
 def table_path(folder: Path) -> Path:
     """Return the path of the table of a folder in ESC-50's layout. Raises DataError if it is missing."""
     for path in (folder / "meta" / "esc50.csv", folder / "esc50.csv", folder / "esc10.csv"):
@@ -124,15 +92,13 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
     """Return the recordings of the given folds by category, sorted.
 
     The table has filename or file_name, fold and category; author, clip_license and freesound_url are optional.
-    Raises DataError for a missing table or file, and a fold without recordings.
+    Raises DataError for a missing table or file.
     """
     path, wanted = table_path(folder), set(folds)
     rows = read_table(path, ["fold", "category"])
     column = "filename" if "filename" in rows[0][1] else "file_name"
     if column not in rows[0][1]:
         raise DataError(f"{path}: no column filename, only {', '.join(rows[0][1])}; add it")
-    if empty := wanted - {row["fold"] for _, row in rows}:
-        raise DataError(f"{path}: no recordings in fold {', '.join(sorted(empty))}; correct --folds")
     pool: dict[str, list[Recording]] = {}
     for line, row in sorted(rows, key=lambda item: (item[1]["category"], item[1][column])):
         if row["fold"] in wanted:
@@ -144,9 +110,9 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
     return pool
 
 
-def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
+def credit(events: Iterable[Event | TimedEvent]) -> tuple[str, str, str]:
     """Return pages, authors and licences of the recordings in a clip, each joined by "; "; "" if unknown."""
-    known = [one for one in recordings if one]
+    known = [event.recording for event in events if event.recording]
     facts = ([one.url for one in known], [one.author for one in known], [one.licence for one in known])
     links, authors, licences = ("; ".join(dict.fromkeys(filter(None, values))) for values in facts)
     return links, authors, licences
@@ -220,22 +186,21 @@ def _gain(rng: Rng, decibels: tuple[float, float]) -> float:
     return float(10 ** (rng.uniform(*decibels) / 20))
 
 
-def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent]:
+def draw_timeline(rng: Rng, pool: Pool, n: int) -> list[TimedEvent]:
     """Draw the events of a recording of n samples; it ends before the first event that does not fit.
 
     All classes of the pool (two or more) are equally likely, and all recordings of a class. A class is repeated only
-    after a gap of a second, and only if `shape` allows it.
+    after a gap of a second.
     """
     events: list[TimedEvent] = []
     end = 0
     while True:
-        gap = rng.exponential(shape.gap_seconds)
-        last = [event.name for event in events if not shape.again or (event is events[-1] and gap < AGAIN_SECONDS)]
-        if not (names := sorted(set(pool) - set(last))):
-            return events
+        gap = rng.exponential(GAP_SECONDS)
+        last = {events[-1].name} if events and gap < AGAIN_SECONDS else set[str]()
+        names = sorted(set(pool) - last)
         name = names[int(rng.integers(len(names)))]
         recording = _draw_recording(rng, pool, name)
-        sound = _draw_sound(rng, shape, name, recording)
+        sound = _draw_sound(rng, name, recording)
         start = end + round(gap * SAMPLE_RATE)
         if start + len(sound) > n:
             return events
@@ -243,37 +208,23 @@ def draw_timeline(rng: Rng, shape: Shape, pool: Pool, n: int) -> list[TimedEvent
         end = events[-1].end
 
 
-def mixed(rng: Rng, shape: Shape, events: Sequence[TimedEvent], n: int) -> Samples:
+def mixed(rng: Rng, events: Sequence[TimedEvent], n: int) -> Samples:
     """Mix the events of a long recording into pink noise: (n,) samples, peak at most 1."""
     noise = filtered_noise(rng, n, lambda frequencies: 1 / np.sqrt(np.maximum(frequencies, 20.0)))
-    scene: Samples = _gain(rng, shape.background_db) * noise
+    scene: Samples = _gain(rng, _NOISE_DB) * noise
     for event in events:
-        sound = _levelled(event.sound)
-        reference = np.abs(sound).max() if shape.level == "peak" else 0.1
-        scene[event.start : event.end] += _gain(rng, shape.event_db) / reference * sound
-    return scene * (_gain(rng, shape.peak_db) / float(np.abs(scene).max()))
+        scene[event.start : event.end] += _gain(rng, _EVENT_DB) / _LEVEL * _levelled(event.sound)
+    return scene * (_gain(rng, _PEAK_DB) / float(np.abs(scene).max()))
 
 
-def _draw_sound(rng: Rng, shape: Shape, name: str, recording: Recording | None) -> Samples:
-    """Draw the sound of an event, with a length in shape.event_seconds, or shorter if necessary."""
-    if recording and shape.whole:
-        return loud_seconds(cut(recording, rng, round(shape.event_seconds[1] * SAMPLE_RATE)))
+def _draw_sound(rng: Rng, name: str, recording: Recording | None) -> Samples:
+    """Draw the sound of an event, with a length in EVENT_SECONDS, or shorter if necessary."""
     for _ in range(_TRIES):
-        n = _draw_length(rng, shape.event_seconds)
+        n = _draw_length(rng, EVENT_SECONDS)
         sound = without_silent_ends(cut(recording, rng, n, fill=True) if recording else synthesise(name, rng, n))
-        if len(sound) >= shape.event_seconds[0] * SAMPLE_RATE:
+        if len(sound) >= EVENT_SECONDS[0] * SAMPLE_RATE:
             break
     return sound
-
-
-def loud_seconds(sound: Samples) -> Samples:
-    """Cut a sound to its first to last second whose power is above the sound's mean minus 5 dB."""
-    count = len(sound) // SAMPLE_RATE
-    if not count:
-        return sound
-    power = np.mean(sound[: count * SAMPLE_RATE].reshape(count, SAMPLE_RATE) ** 2, axis=1)
-    loud = np.flatnonzero(power > np.mean(sound**2) * 10 ** (_WHOLE_DB / 10))
-    return sound[loud[0] * SAMPLE_RATE : (loud[-1] + 1) * SAMPLE_RATE] if len(loud) else sound
 
 
 def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:

@@ -1,15 +1,15 @@
 """Make the manifests of a recipe by its `make` commands."""
 
-import io
 import logging
 import os
 import shlex
-from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
-from data_tools.__main__ import VERBS
+import typer
+
+from data_tools.__main__ import app
 from data_tools.__main__ import main as data_tools_main
-from data_tools.cli import make_parser
 from data_tools.errors import KitError
 from data_tools.files import lock, write_text
 from system.recipe import schema
@@ -89,10 +89,12 @@ def require_output(command: str, manifest: Path) -> None:
 def _parsed_arguments(command: str) -> dict[str, object]:
     """Return the parsed arguments of a `make` command. Raises KitError if data_tools does not accept it."""
     words = shlex.split(command)[2:]
+    group: Any = typer.main.get_command(app)
     try:
-        with redirect_stderr(io.StringIO()):
-            return vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
-    except SystemExit:
+        context = group.make_context("lbar data", list(words))
+        _, verb, rest = group.resolve_command(context, words)
+        return dict(verb.make_context(verb.name, rest, parent=context).params)
+    except Exception:
         raise KitError(
             f"lbar data does not accept `{shlex.join(words)}`; correct the data source's `make`, see lbar data --help"
         ) from None

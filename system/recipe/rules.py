@@ -92,8 +92,9 @@ def _reference(
 
 
 def _known(keys: Keys, value: str, known: list[str], what: str) -> Mistakes:
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     if value not in known:
-        yield keys, f"the recipe has no {what} {value!r}; its {what}s: {', '.join(known) or 'none'}"
+        yield keys, f"the recipe has no {what} {value!r}; such {plural}: {', '.join(known) or 'none'}"
 
 
 def _once(document: Any, keys: Keys, value: str) -> Mistakes:

@@ -152,7 +152,7 @@ def test_number_as_query_id_is_read(tmp_path: Path) -> None:
         ("67AE9ZKvECs_2", "67AE9ZKvECs_1", "line 2: .*already"),
         ("A man sings 2", "...", "line 2: .*no letter"),
         ('"query": "A man sings 2", ', "", "line 2: query"),
-        ("{", "[", "no queries"),
+        ("{", "[", "line 1"),
     ],
 )
 def test_invalid_lines_of_a_release_are_refused(tmp_path: Path, before: str, after: str, words: str) -> None:

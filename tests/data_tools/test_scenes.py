@@ -108,9 +108,6 @@ def test_random_parts_cut_from_a_recording_contain_loud_sound(tmp_path: Path) ->
 def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings")
     assert "not in ESC-50's layout" in failure(capsys, *argv, tmp_path)
-    assert "no recordings in fold 9" in failure(
-        capsys, *argv, esc, "--folds", "development=9", "validation=1", "evaluation=2"
-    )
     table = tmp_path / "esc10.csv"
     table.write_text("name,fold,category\na.wav,1,dog\n")
     assert "no column filename" in failure(capsys, *argv, tmp_path)
@@ -118,7 +115,7 @@ def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys
     assert "no column category" in failure(capsys, *argv, tmp_path)
     silent = "file_name,fold,category\n" + "".join(f"{name}.wav,1,{name}\n" for name in "abc")
     table.write_text(silent)
-    one = ("--development", 5, "--validation", 0, "--evaluation", 0, "--folds", "development=1", "--name", "x")
+    one = ("--development", 5, "--validation", 0, "--evaluation", 0, "--name", "x")
     assert "esc10.csv, line 2: " in (output := failure(capsys, *argv, tmp_path, *one))
     assert "a.wav is missing" in output
     (tmp_path / "audio").mkdir()
@@ -131,25 +128,6 @@ def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys
     assert "2 categories" in failure(capsys, *argv, tmp_path, *one)
 
 
-@pytest.mark.parametrize(
-    ("folds", "message"),
-    [
-        (["development=1,2", "validation=2", "evaluation=3"], "fold 2"),
-        (["development=1,1", "validation=2", "evaluation=3"], "fold 1"),
-        (["development=1", "evaluation=3"], "no folds for validation"),
-        (["train=1"], "write it as development=1,2,3"),
-        (["development"], "write it as development=1,2,3"),
-        (["development=1,,2"], "write it as development=1,2,3"),
-    ],
-)
-def test_scenes_verb_refuses_invalid_folds(
-    esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folds: list[str], message: str
-) -> None:
-    argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings", esc, "--folds", *folds)
-    assert message in failure(capsys, *argv)
-    assert not (tmp_path / "out").exists()
-
-
 def make(out: Path, *argv: object, counts: tuple[int, int, int] = (10, 5, 5)) -> Path:
     sizes = zip(("--development", "--validation", "--evaluation"), counts, strict=True)
     arguments = ["scenes", out, "--seed", 7, *(part for pair in sizes for part in pair), *argv]
@@ -158,16 +136,7 @@ def make(out: Path, *argv: object, counts: tuple[int, int, int] = (10, 5, 5)) ->
 
 
 def test_no_recording_is_used_in_two_splits_of_scenes(esc: Path, tmp_path: Path) -> None:
-    out = make(
-        tmp_path / "rec",
-        "--recordings",
-        esc,
-        "--folds",
-        "evaluation=5",
-        "development=1,3",
-        "validation=2",
-        counts=(40, 20, 20),
-    )
+    out = make(tmp_path / "rec", "--recordings", esc, counts=(60, 20, 20))
     folds, licences = defaultdict(set), set()
     for split in ("development", "validation", "evaluation"):
         for _, row in read_table(out / f"clotho_metadata_{split}.csv", []):
@@ -176,7 +145,7 @@ def test_no_recording_is_used_in_two_splits_of_scenes(esc: Path, tmp_path: Path)
             assert row["sound_link"] == "; ".join(name.replace("author ", "url/") for name in names)
             folds[split] |= {name.removeprefix("author ")[0] for name in names}
             licences.add(row["license"])
-    assert folds == {"development": {"1", "3"}, "validation": {"2"}, "evaluation": {"5"}}
+    assert folds == {"development": {"1", "2", "3"}, "validation": {"4"}, "evaluation": {"5"}}
     assert {"CC0", "CC-BY", "CC0; CC-BY", "CC-BY; CC0"} == licences
     clip = read_manifest(out / "manifest.jsonl")[0]
     assert clip.freesound_id is None
@@ -303,12 +272,13 @@ def test_scenes_verb_leaves_a_complete_folder_unchanged_and_makes_deleted_scenes
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = make(tmp_path / "s")
-    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*.wav")}
+    before = hashes(out)
     capsys.readouterr()
     make(out)
     assert "20 clips; 0 were made" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
-    before = hashes(out)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.wav")} == times
+    assert hashes(out) == before
     (out / "validation" / "s_validation_00002.wav").unlink()
     make(out)
     assert "20 clips; 1 were made now" in capsys.readouterr().out
@@ -316,7 +286,7 @@ def test_scenes_verb_leaves_a_complete_folder_unchanged_and_makes_deleted_scenes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [[], ["--moments", "castella", "--length", "30"]])
+@pytest.mark.parametrize("kind", [[], ["--moments", "--length", "30"]])
 def test_killed_and_resumed_scenes_verb_writes_the_same_files_as_an_uninterrupted_one(
     tmp_path: Path, root: Path, kind: list[str]
 ) -> None:
@@ -355,16 +325,11 @@ def test_scenes_verb_refuses_a_folder_made_with_other_arguments(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--seed", "-1"], "seed"),
-        (["--seed", "1", "--development", "-5"], "0 or more"),
         (
             ["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"],
             "above 0",
         ),
-        (["--seed", "1", "--heldout-phrasings", "0.6"], "use 0 to 0.5"),
-        (["--seed", "1", "--heldout-phrasings", "nan"], "use 0 to 0.5"),
         (["--seed", "1", "--heldout-phrasings", "0.2", "--captions", "noisy"], "--captions noisy"),
-        (["--seed", "1", "--folds", "development=1"], "only works with --recordings FOLDER"),
         (["--seed", "1", "--name", "a b"], "may only have letters"),
     ],
 )

@@ -1,12 +1,14 @@
-"""The sandbox of Freesound in a thread of this process, or in a process of its own."""
+"""The sandbox of Freesound with faults, in a thread of this process, or in a process of its own."""
 
 import asyncio
 import csv
+import random
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,75 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from data_tools.freesound.sandbox import KEY, Sandbox
+from data_tools.freesound import sandbox
+from data_tools.freesound.sandbox import KEY
 from data_tools.freesound.store import open_store
 
 FAST = ["--per-minute", "1000000", "--per-day", "1000000"]
+
+
+class Sandbox(sandbox.Sandbox):
+    """A sandbox with faults.
+
+    Attributes:
+        faults: Share of requests that fail: 500, 429, a search that is down, a broken connection, a page of HTML.
+        broken: Ids that make every search with them fail.
+        nulls: Ids that are listed as null.
+        hidden: Ids that searches do not find, as while the index is rebuilt.
+        seen: Path and headers of each request.
+        changes: Fields by id that differ from the invented ones.
+    """
+
+    def __init__(
+        self,
+        highest: int,
+        seed: int = 1,
+        faults: float = 0.0,
+        broken: Collection[int] = (),
+        nulls: Collection[int] = (),
+    ) -> None:
+        super().__init__(highest, seed)
+        self.faults, self.broken, self.nulls, self.hidden = faults, set(broken), set(nulls), set[int]()
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        self.changes: dict[int, dict[str, Any]] = {}
+        self._random = random.Random(seed)
+
+    def sound(self, number: int) -> dict[str, Any]:
+        return super().sound(number) | self.changes.get(number, {})
+
+    async def search(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append((str(request.rel_url), dict(request.headers)))
+        if fault := self._fault(request):
+            return fault
+        wanted = {int(number) for number in re.findall(r"\d+", request.query.get("filter", ""))}
+        if self.broken & wanted:
+            return web.Response(status=500, text="<h1>Server Error (500)</h1>", content_type="text/html")
+        answer = await super().search(request)
+        if answer.status != 200 or not (self.hidden or self.nulls):
+            return answer
+        if not wanted:
+            shown = [number for number in self.ids() if number not in self.hidden]
+            return web.json_response({"count": len(shown), "results": [self.sound(shown[-1])]})
+        shown = [number for number in sorted(wanted) if self.exists(number) and number not in self.hidden]
+        return web.json_response(
+            {"count": len(shown), "results": [None if number in self.nulls else self.sound(number) for number in shown]}
+        )
+
+    async def preview(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append((str(request.rel_url), dict(request.headers)))
+        return self._fault(request) or await super().preview(request)
+
+    def _fault(self, request: web.Request) -> web.StreamResponse | None:
+        if self._random.random() >= self.faults:
+            return None
+        kind = self._random.randrange(5)
+        if kind == 0 and request.transport:
+            request.transport.abort()
+        details = {1: (400, "Search server error: Failed to connect to server"), 2: (429, "Request was throttled.")}
+        if kind in details:
+            status, detail = details[kind]
+            return web.json_response({"detail": detail}, status=status)
+        return web.Response(status=502 if kind == 3 else 500, text="<h1>Error</h1>", content_type="text/html")
 
 
 @contextmanager
@@ -25,16 +92,9 @@ def served(server: Sandbox) -> Iterator[Sandbox]:
     """Run a sandbox in a thread; the environment variables of a client lead to it."""
     loop, ready = asyncio.new_event_loop(), threading.Event()
 
-    async def start() -> web.AppRunner:
-        runner = web.AppRunner(server.app(), access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
-
     def work() -> None:
         asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
+        runner = loop.run_until_complete(server.start(0))
         ready.set()
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
