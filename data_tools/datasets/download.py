@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from data_tools.cli import progress
 from data_tools.errors import DataError, KitError, located
-from data_tools.files import checksum, lock_of, short_name, sync, write_text
+from data_tools.files import checksum, lock_of, sync, write_text
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -44,7 +44,7 @@ def download(
         _require_published(path, sha256, require_usable, f"{path}: {{}}; {FETCH_AGAIN}")
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{short_name(path.name)}.part")
+    part = path.with_name(f"{path.name}.part")
     version = part.with_name(f"{part.name}.version")  # the server's name of the version that `part` belongs to
     advice = f"open {address} in a browser, and put the file at {path}"
     with lock_of(path):

@@ -4,6 +4,7 @@ Files are named by ids, so that no title can lead to another path. A file that i
 """
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -135,7 +136,7 @@ async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int)
 
         async def work() -> None:
             for sound in waiting:  # shared by all workers
-                part = out / f".{sound.id}.part"
+                part = out / f".{sound.id}.{os.getpid()}.part"
                 try:
                     await api.download(sound.preview, part)
                     await asyncio.to_thread(_convert, part, out / f"{sound.id}.flac", sound.seconds, rate)

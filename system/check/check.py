@@ -178,8 +178,6 @@ def _model(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
     for side, encoder in recipe.model.encoders.items():
         folders = [str(folder) for need in encoder.needs() if need.model and (folder := need.folder())]
         yield Row(f"model {side}", f"{encoder.description}{', in ' if folders else ''}{''.join(folders)}")
-        if fault := encoder.size_fault():
-            yield Problem(MISTAKE, f"model.{side}", fault)
         if any(problems[side]) and (side == "text" or any(need.model for need in encoder.needs())):
             absent.add(side)  # it cannot be built
     for source, found in data.items():

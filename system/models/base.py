@@ -71,10 +71,6 @@ class EncoderKind(Needing):
         """
         return {}
 
-    def size_fault(self) -> str | None:
-        """Return why the settings do not fit the published model on this machine; None if they fit."""
-        return None
-
     @property
     def description(self) -> str:
         """What `check` says about the encoder."""

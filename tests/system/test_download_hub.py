@@ -10,7 +10,6 @@ import tiny
 from hub_models import hub_folder
 from outcomes import refused
 
-from data_tools.classify import model_files
 from system.__main__ import main
 from system.audio.hub import ClapAudio
 
@@ -26,7 +25,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(model_files, "_server_answers", lambda _: True)
     asked: list[str] = []
 
     def fetched(owned: str, **_: object) -> str:

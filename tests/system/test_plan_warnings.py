@@ -10,7 +10,6 @@ import tiny
 import tiny_moments
 from plans import plan
 
-from data_tools.classify.model_files import local_folder, vector_size
 from data_tools.manifest import Clip, write_manifest
 from system.recipe.load import load_recipe
 from system.recipe.schema import Recipe
@@ -69,37 +68,6 @@ def test_feature_file_of_another_length_than_its_recording_is_a_mistake_if_other
         np.savez(tmp_path / "3.npz", features=np.ones((rows, 4), np.float32))
         text = plan(loaded(tmp_path, content))
         assert ("3.npz" in text) == (not is_used)
-
-
-@pytest.mark.parametrize("dim", [384, 512])
-def test_size_of_a_models_vectors_is_compared_with_the_recipe(world: Path, tmp_path: Path, dim: int) -> None:
-    content = tiny.recipe(world, tmp_path)
-    content["model"]["text"] = {"kind": "published", "model": MINILM, "dim": dim, "trainable": False}
-    content["model"]["text"] |= {"head": "none"}
-    assert ("MISTAKE" in plan(loaded(tmp_path, content))) == (dim == 512)
-
-
-def test_vector_size_of_a_text_model_is_read_from_its_module_files(tmp_path: Path) -> None:
-    folder = local_folder(MINILM)
-    assert folder is not None
-    assert vector_size(folder) == 384
-    assert vector_size(tmp_path) is None
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 16}')
-    assert vector_size(tmp_path) is None
-    modules = ["Transformer", "Pooling", "Dense"]
-    entries = [{"path": f"{n}_{kind}" if n else "", "type": f"x.{kind}"} for n, kind in enumerate(modules)]
-    (tmp_path / "modules.json").write_text(json.dumps(entries))
-    for name, content in (("1_Pooling", '{"pooling_mode": ["mean", "max"]}'), ("2_Dense", '{"out_features": 24}')):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(content)
-    assert vector_size(tmp_path) == 24
-    (tmp_path / "modules.json").write_text(json.dumps(entries[:2]))
-    assert vector_size(tmp_path) == 32
-    for content in ('{"pooling_mode": "mean"}', '{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false}'):
-        (tmp_path / "1_Pooling/config.json").write_text(content)
-        assert vector_size(tmp_path) == 16
-    (tmp_path / "config.json").write_text('{"model_type": "clap", "text_config": {"projection_dim": 512}}')
-    assert vector_size(tmp_path) == 512
 
 
 RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}

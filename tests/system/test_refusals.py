@@ -457,11 +457,11 @@ def test_manifest_that_another_command_made_is_refused(
 
 
 def test_interrupt_while_a_manifest_is_made_ends_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> int:
+    def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("data_tools.scenes.build.run", interrupted)
+    monkeypatch.setattr("data_tools.scenes.build.make_scenes", interrupted)
     assert main(["run", "--until=features", str(made_recipe(tmp_path)[0])]) == 130
 
 

@@ -232,7 +232,7 @@ def test_missing_clap_is_reported_before_any_work(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     changes = ["--set", "model.audio.network.weights=laion/larger_clap_general"]
     text = refused(capsys, "run", recipe, *changes, "--out", tmp_path / "run")
-    assert "audio model laion/larger_clap_general: not a folder, not in the cache" in text
+    assert "audio model laion/larger_clap_general: no such folder, nor in the cache" in text
 
 
 @pytest.mark.slow

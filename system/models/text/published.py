@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from torch import nn
 
 from data_tools.classify.embed import limit_length, load_sentence_transformer, model_fingerprint
-from data_tools.classify.model_files import fetch, local_folder, vector_size
+from data_tools.classify.model_files import fetch
 from data_tools.cli import counted, progress
 from data_tools.errors import KitError, first_line
 from data_tools.settings import Size, mistakes
@@ -65,13 +65,6 @@ class PublishedText(TextSettings):
     @property
     def description(self) -> str:
         return self.model
-
-    def size_fault(self) -> str | None:
-        folder = local_folder(self.model) if self.head == "none" else None
-        size = vector_size(folder) if folder else None
-        if size is None or size == self.dim:
-            return None
-        return f"{self.model} has vectors of {size} values, but text.dim is {self.dim}; set text.dim to {size}"
 
     @abstractmethod
     def load(self) -> Any:
