@@ -19,12 +19,7 @@ from data_tools.moments import read_published, repaired
 from data_tools.names import plain_id
 from data_tools.tables import write_table
 
-BAD_AUDIO, NO_SOUND, DUPLICATE = "bad audio", "audio without sound", "id that is in two manifests"
 NO_CAPTION, SHARED_CAPTION = "clip without captions", "caption of several clips"
-FORBIDDEN, MOMENT = "Freesound id on an exclusion list", "fault of a moment"
-FREESOUND, YOUTUBE = "same Freesound id", "same YouTube id"
-CONTENT, NAME = "same audio file", "same file name"
-
 # AudioCaps and AudioSet name files Y<id> or <id>_<start>, CASTELLA <id>.
 _YOUTUBE_NAME = re.compile(r"(?:.*/)?Y?([A-Za-z0-9_-]{11})(?:_[0-9]{1,9})?\.\w+")
 
@@ -59,28 +54,30 @@ def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, qui
     """
     count = Counter(clip.id for clip in clips)
     findings = [
-        Finding(DUPLICATE, clip_id, "", f"{number} times", True) for clip_id, number in count.items() if number > 1
+        Finding("id that is in two manifests", name, "", f"{number} times", True)
+        for name, number in count.items()
+        if number > 1
     ]
-    if exclusions:
-        findings += [
-            Finding(FORBIDDEN, clip.id, name, plain_id(clip.freesound_id), True)
-            for clip in clips
-            if clip.split in TRAINING_SPLITS and clip.freesound_id
-            for name in exclusions.lists(clip.freesound_id)
-        ]
     audio = _check_files(sorted({clip.path for clip in clips}), quick)
     for clip in clips:
-        problem, fatal, _ = audio[clip.path]
-        if problem:
-            findings.append(Finding(BAD_AUDIO if fatal else NO_SOUND, clip.id, "", problem, fatal))
+        number = plain_id(clip.freesound_id or "")
+        for name in (exclusions or {}).get(number, ()) if clip.split in TRAINING_SPLITS else ():
+            findings.append(Finding("Freesound id on an exclusion list", clip.id, name, number, True))
+        if problem := audio[clip.path].problem:
+            fatal = audio[clip.path].fatal
+            findings.append(Finding("bad audio" if fatal else "audio without sound", clip.id, "", problem, fatal))
         if not clip.captions and clip.split != "blind":
             findings.append(Finding(NO_CAPTION, clip.id, "", "", False))
-    findings += _overlaps(FREESOUND, clips, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else [])
-    findings += [one for one in _overlaps(YOUTUBE, clips, _youtube_ids) if one.fatal]
-    findings += _overlaps(CONTENT, clips, lambda clip: [key] if (key := audio[clip.path][2]) else [])
-    findings += [one._replace(fatal=False) for one in _overlaps(NAME, clips, lambda clip: [clip.file_name])]
-    shared = _overlaps(SHARED_CAPTION, clips, lambda clip: dict.fromkeys(clip.captions))
-    return findings + [one._replace(fatal=False) for one in shared]
+
+    def shared(kind: str, keys: Callable[[Clip], Iterable[str]], fatal: bool = True) -> list[Finding]:
+        found = _overlaps(kind, clips, keys)
+        return [one._replace(fatal=one.fatal and fatal) for one in found]
+
+    findings += shared("same Freesound id", lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else [])
+    findings += [one for one in shared("same YouTube id", _youtube_ids) if one.fatal]
+    findings += shared("same audio file", lambda clip: filter(None, [audio[clip.path].content]))
+    findings += shared("same file name", lambda clip: [clip.file_name], fatal=False)
+    return findings + shared(SHARED_CAPTION, lambda clip: dict.fromkeys(clip.captions), fatal=False)
 
 
 def moment_findings(path: Path, clips: Iterable[Clip]) -> tuple[list[Finding], set[str]]:
@@ -92,13 +89,13 @@ def moment_findings(path: Path, clips: Iterable[Clip]) -> tuple[list[Finding], s
     for where, line in read_published(path):
         if len(named[line.vid]) != 1:
             what = "several recordings have" if named[line.vid] else "no manifest has"
-            findings.append(Finding(MOMENT, where, "", f"{what} the name {line.vid}", True))
+            findings.append(Finding("fault of a moment", where, "", f"{what} the name {line.vid}", True))
             continue
         (clip,) = named[line.vid]
         with_moments.add(clip.id)
         for window in line.relevant_windows or ():
             if fault := repaired(window, line.duration or clip.seconds)[1]:
-                findings.append(Finding(MOMENT, where, "", f"the window {list(window)} {fault}", False))
+                findings.append(Finding("fault of a moment", where, "", f"the window {list(window)} {fault}", False))
     return findings, with_moments
 
 
@@ -107,25 +104,31 @@ def _youtube_ids(clip: Clip) -> list[str]:
     return [match[1]] if match else []
 
 
-def _check_files(paths: Sequence[str], quick: bool) -> dict[str, tuple[str, bool, str]]:
-    """Return problem ("": none), whether it is fatal, and checksum of each file."""
+class Audio(NamedTuple):
+    """State of a file: its problem, "" without one, whether that is fatal, and its checksum."""
+
+    problem: str = ""
+    fatal: bool = False
+    content: str = ""
+
+
+def _check_files(paths: Sequence[str], quick: bool) -> dict[str, Audio]:
     with ThreadPoolExecutor() as pool:
         found = each(pool.map(lambda path: _check_file(path, quick), paths), "reading", "file", len(paths))
         return dict(zip(paths, found, strict=True))
 
 
-def _check_file(path: str, quick: bool) -> tuple[str, bool, str]:
+def _check_file(path: str, quick: bool) -> Audio:
     try:
-        problem = None
         if holds_frames(path):
             read_frames(path)
-        elif quick:
+            return Audio() if quick else Audio(content=content_key(path))
+        if quick:
             audio_seconds(path)
-        else:
-            problem = sound_problem(path)
-        return problem or "", False, "" if quick else content_key(path)
+            return Audio()
+        return Audio(sound_problem(path) or "", False, content_key(path))
     except AudioError as error:
-        return str(error).removeprefix(f"{path}: "), True, ""
+        return Audio(str(error).removeprefix(f"{path}: "), True)
 
 
 def _overlaps(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> Iterator[Finding]:

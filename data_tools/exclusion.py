@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -15,26 +15,8 @@ from data_tools.tables import read_table
 Lists = Annotated[
     list[Path] | None, typer.Option(metavar="LIST", help="A list of Freesound ids that must not be trained on; repeat.")
 ]
+Exclusions = Mapping[str, tuple[str, ...]]  # the names of the lists that forbid an id, by plain_id
 NOT_FOUND = "Not found"  # entry of published lists for recordings that were not found again on Freesound
-
-
-class Listed(NamedTuple):
-    """A list: its name, and the numbers of distinct ids and of entries without an id."""
-
-    name: str
-    ids: int
-    not_found: int
-
-
-class Exclusions(NamedTuple):
-    """Forbidden Freesound ids. by_id: The names of the lists that forbid each id."""
-
-    sources: tuple[Listed, ...]
-    by_id: Mapping[str, tuple[str, ...]]
-
-    def lists(self, freesound_id: str) -> tuple[str, ...]:
-        """Return the names of the lists that forbid an id; () if no list does. Ids are compared as numbers."""
-        return self.by_id.get(plain_id(freesound_id), ())
 
 
 def read_exclusions(paths: Iterable[Path]) -> Exclusions:
@@ -48,16 +30,21 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
 
     Raises DataError for another form, an id that is neither digits nor `Not found`, and a list without any id.
     """
-    sources, by_id = [], dict[str, tuple[str, ...]]()
+    by_id: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(paths):
-        entries = [_require_id(path, where, entry) for where, entry in _read_entries(path)]
-        ids = dict.fromkeys(filter(None, entries))
+        ids: dict[str, None] = {}
+        for where, entry in _read_entries(path):
+            if is_freesound_id(entry):
+                ids[plain_id(entry)] = None
+            elif entry.strip() != NOT_FOUND:
+                raise DataError(
+                    f"{path}, {where}: the id {entry[:40]!r} is neither digits nor {NOT_FOUND!r}; correct it"
+                )
         if not ids:
             raise DataError(f"{path}: contains no Freesound id; give another list")
         for number in ids:
             by_id[number] = (*by_id.get(number, ()), path.name)
-        sources.append(Listed(path.name, len(ids), entries.count(None)))
-    return Exclusions(tuple(sources), by_id)
+    return by_id
 
 
 def _read_entries(path: Path) -> Iterator[tuple[str, str]]:
@@ -72,18 +59,7 @@ def _read_entries(path: Path) -> Iterator[tuple[str, str]]:
         for number, entry in enumerate(content["FreeSound"], 1):
             yield f"FreeSound entry {number}", str(entry)
     else:
-        rows = read_table(path, [], fallback_encoding="iso-8859-1")
-        column = next((name for name in ("sound_id", "id") if name in rows[0][1]), None)
-        if column is None:
-            raise DataError(f"{path}, line 1: not a list of Freesound ids: no column sound_id or id")
-        for line, row in rows:
-            yield f"line {line}", row[column]
-
-
-def _require_id(path: Path, where: str, entry: str) -> str | None:
-    """Return an id without leading zeros; None for `Not found`."""
-    if entry.strip() == NOT_FOUND:
-        return None
-    if not is_freesound_id(entry):
-        raise DataError(f"{path}, {where}: the id {entry[:40]!r} is neither digits nor {NOT_FOUND!r}; correct the list")
-    return plain_id(entry)
+        for line, row in read_table(path, [], fallback_encoding="iso-8859-1"):
+            if "sound_id" not in row and "id" not in row:
+                raise DataError(f"{path}, line 1: not a list of Freesound ids: no column sound_id or id")
+            yield f"line {line}", row.get("sound_id", row.get("id", ""))

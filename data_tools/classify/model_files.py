@@ -63,7 +63,7 @@ def fetch(name: str, kind: str = "text model") -> Path:
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    reason = "no such folder, nor a name on the hub"
+    reason = "it is no name on the hub"
     for owned in _hub_names(name):
         try:
             folder = Path(snapshot_download(owned, allow_patterns=[*CONFIGURATION, "*.safetensors"]))
@@ -73,9 +73,9 @@ def fetch(name: str, kind: str = "text model") -> Path:
                 return folder
             reason = f"{missing[0] or 'the model'} has no weights"
         except Exception as error:  # the library raises many kinds for unknown names and broken connections
-            reason = f"no such folder, nor in the cache; cannot be downloaded from {constants.ENDPOINT} ({first_line(error)})"
+            reason = f"cannot be downloaded from {constants.ENDPOINT} ({first_line(error)})"
     hint = f"download the model while online (lbar download RECIPE), or give a folder that contains {name}"
-    raise DataError(f"{kind} {name}: {reason}; {hint}")
+    raise DataError(f"{kind} {name}: no such folder, nor in the cache; {reason}; {hint}")
 
 
 def folder_problem(folder: Path) -> str | None:

@@ -49,8 +49,7 @@ def read_descriptions(path: Path) -> Iterator[Text]:
             yield Text(name, text, f"by {row['username']}" if row.get("username") else text)
         return
     with open_store(path, read_only=True) as store:
-        query = "SELECT id, description, username FROM sounds WHERE NOT gone ORDER BY id"
-        for number, description, uploader in store.database.execute(query):
+        for number, description, uploader in store.sounds("id, description, username"):
             text = clean(description or "")
             yield Text(str(number), text, f"by {uploader}" if uploader else text)
 

@@ -17,7 +17,7 @@ from data_tools.errors import DataError
 from data_tools.exclusion import Lists, read_exclusions
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
-from data_tools.names import audio_names, check_source
+from data_tools.names import audio_names, check_source, plain_id
 from data_tools.settings import read_shaped
 
 # Form of the page links that only FreeSound items have. The ids of other parts are numbers too.
@@ -74,7 +74,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, exclude: list[Path]) -> W
         on_freesound = any(_FREESOUND_LINK.search(link or "") for link in (item.download_link, item.href))
         freesound_id = item.id if on_freesound else None
         name = next((name for name in item.names() if name in present), None)
-        if freesound_id and exclusions.lists(freesound_id):
+        if freesound_id and plain_id(freesound_id) in exclusions:
             excluded += 1
         elif name is None:
             missing += 1

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from data_tools.errors import DataError
+from data_tools.freesound.store import PAGE_SIZE
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
 SITE = "https://freesound.org"
-PAGE_SIZE = 150  # the API's maximum
-FIELDS = "id,name,description,tags,username,license,gen_ai_preference,duration,created,filesize,previews,is_explicit"
+FIELDS = "id,name,description,tags,username,license,gen_ai_preference,duration,previews"
 ATTEMPTS = 40  # of a search, with the waits below five to six hours
 LONGEST_WAIT = 600.0  # seconds between two attempts
 FAILURES = 4  # server errors in a row, after which one sound of a search is considered their cause

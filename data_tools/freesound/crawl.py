@@ -18,8 +18,8 @@ import typer
 from data_tools.cli import progress
 from data_tools.errors import DataError
 from data_tools.files import lock_of
-from data_tools.freesound.api import DAY, PAGE_SIZE, Api, Limits, read_access, session
-from data_tools.freesound.store import Store, open_store
+from data_tools.freesound.api import DAY, Api, Limits, read_access, session
+from data_tools.freesound.store import PAGE_SIZE, Store, open_store
 
 LATE = 40  # blocks before the newest one that a later crawl reads again: about a month of uploads
 GROUP = 50  # blocks between two counts of the index; a kill loses at most these requests
@@ -45,27 +45,25 @@ async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
             refresh continues.
 
     Raises:
-        DataError: The API counts far fewer sounds than before. The last group of blocks is then unread again.
+        DataError: The API counts far fewer sounds than before. The last group of blocks is then read again.
     """
-    store.forget_provisional()
     newest = await _require_whole_index(api, store) // PAGE_SIZE
-    done, last = (set[int](), newest) if refresh else (store.settled_blocks(), store.fact("newest", newest))
-    late = last - LATE if store.fact("newest") is not None else newest  # the first crawl goes on where it stopped
-    first = store.fact("refreshed", 0) if refresh else 0
-    blocks = [block for block in range(first, newest + 1) if block not in done or block >= late]
+    if refresh and not store.fact("refresh", 0):
+        store.set_fact("refresh", time.time())
+    done = store.blocks_read(store.fact("refresh") if refresh else 0)
+    if not refresh and (last := store.fact("newest")) is not None:  # a crawl has ended: those of the last month again
+        done = {block for block in done if block < last - LATE}
+    blocks = [block for block in range(newest + 1) if block not in done]
     with progress("crawl", newest + 1, "block", newest + 1 - len(blocks)) as bar:
         for start in range(0, len(blocks), GROUP):
-            group = blocks[start : start + GROUP]
-            for block in group:
+            for block in blocks[start : start + GROUP]:
                 found, unread = await api.sounds(ids_of(block))
-                store.save(ids_of(block), found, unread, block)
+                store.save(found, unread, block)
                 bar.advance()
             await _require_whole_index(api, store)
             store.settle()
-            if refresh:
-                store.set_fact("refreshed", group[-1] + 1)
     if refresh:
-        store.set_fact("refreshed", 0)
+        store.set_fact("refresh", 0)
     store.set_fact("newest", newest)
 
 
@@ -77,19 +75,18 @@ async def _require_whole_index(api: Api, store: Store) -> int:
     """
     count, highest = await api.count()
     known, fell = store.fact("count", 0), store.fact("fell", 0) or time.time()
-    if count < FALL * known and time.time() - fell < PATIENCE * DAY:
-        store.forget_provisional()
-        store.set_fact("fell", fell)
+    is_whole = count >= FALL * known or time.time() - fell >= PATIENCE * DAY
+    store.set_fact("fell", 0 if is_whole else fell)
+    if not is_whole:
         raise DataError(f"the API counts {count:,} sounds, not {known:,}: its index is being rebuilt; try again later")
     store.set_fact("count", count)
-    store.set_fact("fell", 0)
     return highest
 
 
 async def try_one_block() -> None:
     """Ask for one block, once, and print what the API answers."""
     with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("CREATE TABLE requests (at REAL NOT NULL)")
+        database.execute("CREATE TABLE requests (at)")
         async with session() as connection:
             api = Api(connection, Limits(database), attempts=1)
             count, highest = await api.count()
@@ -132,7 +129,7 @@ def status(store: Annotated[Path, typer.Argument(help="SQLite file made by crawl
     with open_store(store, read_only=True) as opened:
         finished = ", all" if opened.fact("newest") is not None else ""
         print(f"{len(opened):>8}  sounds stored; the API counts {opened.fact('count', 'an unknown number')}")
-        print(f"{len(opened.settled_blocks()):>8}  blocks of {PAGE_SIZE} ids read{finished}")
+        print(f"{len(opened.blocks_read()):>8}  blocks of {PAGE_SIZE} ids read{finished}")
         query = "SELECT COUNT(*) FROM requests WHERE at > (SELECT MAX(at) FROM requests) - ?"
         print(f"{opened.database.execute(query, (DAY,)).fetchone()[0]:>8}  requests in the last day of the crawl")
         for column in ("license", "gen_ai_preference"):

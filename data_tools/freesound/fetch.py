@@ -17,8 +17,8 @@ from data_tools.cli import counted, progress
 from data_tools.errors import AudioError, DataError
 from data_tools.exclusion import Exclusions, read_exclusions
 from data_tools.files import lock_of, remove_parts, require_file, writing
-from data_tools.freesound.api import PAGE_SIZE, SITE, Api, Limits, LostError, read_access, session
-from data_tools.freesound.store import Store, open_store
+from data_tools.freesound.api import SITE, Api, Limits, LostError, read_access, session
+from data_tools.freesound.store import PAGE_SIZE, Store, open_store
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table, write_table
@@ -82,19 +82,23 @@ def read_scores(path: Path) -> list[tuple[float, int, str]]:
 
 
 def select(
-    store: Store, scores: Sequence[tuple[float, int, str]], criteria: Criteria, exclusions: Exclusions
+    store: Store,
+    scores: Sequence[tuple[float, int, str]],
+    criteria: Criteria,
+    exclusions: Exclusions,
+    gone: Collection[int] = (),
 ) -> tuple[list[Chosen], Counter[str]]:
     """Return the sounds that the rules allow, best score first, and the numbers of refused ones by reason."""
     columns = "id, name, username, license, duration, preview, gen_ai_preference"
-    known: dict[int, Sequence[Any]] = {row[0]: row[1:] for row in store.sounds(columns, "NOT absent")}
+    known: dict[int, Sequence[Any]] = {row[0]: row[1:] for row in store.sounds(columns)}
     low, high = criteria.seconds
     chosen, refused = [], Counter[str]()
     for score, number, caption in scores:
         title, uploader, licence, seconds, preview, preference = known.get(number, [None] * 6)
         reasons = {
             "score": score <= criteria.threshold or not caption.strip(),
-            "not in the store, or gone from Freesound": number not in known,
-            "on an exclusion list": bool(exclusions.lists(str(number))),
+            "not in the store, or gone from Freesound": number not in known or number in gone,
+            "on an exclusion list": str(number) in exclusions,
             "length": not low <= (seconds or 0) <= high,
             "licence": not any(LICENCES[name] in (licence or "") for name in criteria.licences),
             "the uploader's AI preference": preference not in criteria.preferences,
@@ -114,16 +118,18 @@ async def choose_fresh(
 
     Sounds that drop out are replaced from further down the list. Sounds whose file is there are not asked for again.
     """
-    rows, fresh = read_scores(scores), {int(path.stem) for path in out.glob("*.flac") if path.stem.isdecimal()}
+    rows, gone = read_scores(scores), set[int]()
+    fresh = {int(path.stem) for path in out.glob("*.flac") if path.stem.isdecimal()}
     while True:
-        chosen, refused = select(store, rows, criteria, exclusions)
+        chosen, refused = select(store, rows, criteria, exclusions, gone)
         stale = [sound.id for sound in chosen[:limit] if sound.id not in fresh]
         if not stale:
             return chosen[:limit], refused
         for start in range(0, len(stale), PAGE_SIZE):
             part = stale[start : start + PAGE_SIZE]
             found, unread = await api.sounds(part)
-            store.save(part, found, unread)
+            store.save(found, unread)
+            gone.update(set(part) - {sound["id"] for sound in found} - set(unread))
         fresh.update(stale)
 
 

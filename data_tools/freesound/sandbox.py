@@ -15,8 +15,8 @@ import typer
 
 from data_tools.audio import encoded
 from data_tools.errors import DataError
-from data_tools.freesound.api import PAGE_SIZE
 from data_tools.freesound.fetch import PREFERENCES
+from data_tools.freesound.store import PAGE_SIZE
 from data_tools.scenes.captions import describe, describe_noisily
 from data_tools.scenes.mix import KINDS, SECONDS, Event, draw_events, render
 from data_tools.scenes.synth import CLASSES
@@ -94,10 +94,7 @@ class Sandbox:
             "license": LICENCES[int(rng.choice(4, p=[0.55, 0.30, 0.12, 0.03]))],
             "gen_ai_preference": PREFERENCES[int(rng.choice(4, p=[0.85, 0.04, 0.03, 0.08]))],
             "duration": self._seconds(number),
-            "created": f"20{5 + 20 * number // (self.highest + 1):02}-01-01T00:00:00Z",
-            "filesize": 44 + 2 * round(44_100 * self._seconds(number)),
             "previews": {"preview-hq-mp3": f"{self.address}/previews/{number}.mp3"},
-            "is_explicit": bool(rng.random() < 0.01),
         }
 
     def audio(self, number: int) -> bytes:

@@ -1,29 +1,25 @@
-"""SQLite store of a crawl: one row per sound, and which blocks of ids were read.
+"""SQLite store of a crawl: one row per sound, and which blocks of ids were read when.
 
-Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description from sounds where not gone"`.
+Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description from sounds"`.
 """
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from data_tools.errors import DataError
 
-TEXTS = ("name", "description", "tags", "username", "license", "gen_ai_preference", "created", "preview")
-COLUMNS = ("id", *TEXTS, "duration", "filesize", "is_explicit")
+PAGE_SIZE = 150  # ids in a block: the API's maximum of results
+COLUMNS = ("id", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration", "preview")
 _SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS sounds (
-    id INTEGER PRIMARY KEY, {", ".join(f"{name} TEXT" for name in TEXTS)},
-    duration REAL, filesize INTEGER, is_explicit INTEGER,
-    absent INTEGER NOT NULL DEFAULT 0,  -- not found by the last search for it
-    gone INTEGER NOT NULL DEFAULT 0     -- absent while the index of the search was whole
-);
-CREATE TABLE IF NOT EXISTS blocks (block INTEGER PRIMARY KEY, settled INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value);
-CREATE TABLE IF NOT EXISTS requests (at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS sounds ({", ".join(COLUMNS)}, seen, PRIMARY KEY (id));
+CREATE TABLE IF NOT EXISTS blocks (block INTEGER PRIMARY KEY, at);
+CREATE TABLE IF NOT EXISTS facts (name PRIMARY KEY, value);
+CREATE TABLE IF NOT EXISTS requests (at);
 """
 
 
@@ -47,7 +43,7 @@ def open_store(path: Path, create: bool = False, read_only: bool = False) -> Ite
             if not read_only:
                 database.execute("PRAGMA journal_mode = WAL")
                 database.executescript(_SCHEMA)
-            database.execute("SELECT id, gone FROM sounds LIMIT 1")
+            database.execute("SELECT id, seen FROM sounds LIMIT 1")
             yield Store(database)
     except sqlite3.Error as error:
         raise DataError(f"{path}: not a usable store ({error}); free disk space, or name another file") from None
@@ -56,7 +52,7 @@ def open_store(path: Path, create: bool = False, read_only: bool = False) -> Ite
 class Store:
     """An open store. Every block is written in one transaction: a kill loses at most the block under way.
 
-    A block is provisional until the search index is known to be whole, see `settle`.
+    Blocks count as read up to the last time at which the search index was known to be whole, see `settle`.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -73,56 +69,43 @@ class Store:
         with self.database:
             self.database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
-    def settled_blocks(self) -> set[int]:
-        """Return the blocks that were read."""
-        return {row[0] for row in self.database.execute("SELECT block FROM blocks WHERE settled")}
+    def blocks_read(self, since: float = 0) -> set[int]:
+        """Return the blocks that were read while the index was whole. since: Time before which they do not count."""
+        query = "SELECT block FROM blocks WHERE at BETWEEN ? AND ?"
+        return {row[0] for row in self.database.execute(query, (since, self.fact("whole", 0)))}
 
-    def save(
-        self,
-        ids: Iterable[int],
-        sounds: Sequence[dict[str, Any]],
-        unread: Collection[int] = (),
-        block: int | None = None,
-    ) -> None:
+    def save(self, found: Sequence[dict[str, Any]], unread: Collection[int] = (), block: int | None = None) -> None:
         """Store what a search for ids has found.
 
         Args:
-            ids: The ids of the search.
-            sounds: The sounds that it found; the others are absent.
+            found: The sounds that it found.
             unread: Ids that the server cannot describe: they stay as they are.
-            block: Block that is now read, provisionally.
+            block: Block that is now read.
         """
-        absent = [(number,) for number in ids if number not in unread]
-        marks = ", ".join(f":{name}" for name in COLUMNS)
+        now = time.time()
         with self.database:
-            self.database.executemany("UPDATE sounds SET absent = 1 WHERE id = ?", absent)
-            insert = f"INSERT OR REPLACE INTO sounds ({', '.join(COLUMNS)}) VALUES ({marks})"
-            self.database.executemany(insert, map(_row, sounds))
+            insert = f"INSERT OR REPLACE INTO sounds VALUES (:{', :'.join(COLUMNS)}, :seen)"
+            self.database.executemany(insert, [_row(sound) | {"seen": now} for sound in found])
+            self.database.executemany("UPDATE sounds SET seen = ? WHERE id = ?", [(now, number) for number in unread])
             if block is not None:
-                self.database.execute("INSERT OR REPLACE INTO blocks VALUES (?, 0)", (block,))
+                self.database.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?)", (block, now))
 
     def settle(self) -> None:
-        """Count provisional blocks as read, and absent sounds as gone."""
+        """Note that the index is whole: sounds that a later search for their block did not find are gone."""
+        gone = "DELETE FROM sounds WHERE seen < (SELECT at FROM blocks WHERE block = id / ?)"
         with self.database:
-            self.database.execute("UPDATE blocks SET settled = 1")
-            self.database.execute("UPDATE sounds SET gone = absent WHERE gone != absent")
+            self.database.execute(gone, (PAGE_SIZE,))
+        self.set_fact("whole", time.time())
 
-    def forget_provisional(self) -> None:
-        """Count provisional blocks as unread, and absent sounds as they were before."""
-        with self.database:
-            self.database.execute("DELETE FROM blocks WHERE NOT settled")
-            self.database.execute("UPDATE sounds SET absent = gone WHERE gone != absent")
-
-    def sounds(self, columns: str, condition: str = "1") -> Iterator[tuple[Any, ...]]:
-        """Yield columns of the sounds that are still on Freesound, by rising id. condition: In SQL."""
-        yield from self.database.execute(f"SELECT {columns} FROM sounds WHERE NOT gone AND {condition} ORDER BY id")
+    def sounds(self, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield columns of all sounds, by rising id."""
+        yield from self.database.execute(f"SELECT {columns} FROM sounds ORDER BY id")
 
     def __len__(self) -> int:
-        """Return the number of sounds that are still on Freesound."""
-        return int(self.database.execute("SELECT COUNT(*) FROM sounds WHERE NOT gone").fetchone()[0])
+        """Return the number of sounds."""
+        return int(self.database.execute("SELECT COUNT(*) FROM sounds").fetchone()[0])
 
 
 def _row(sound: dict[str, Any]) -> dict[str, Any]:
-    tags, previews = sound.get("tags"), sound.get("previews") or {}
-    row = {name: sound.get(name) for name in COLUMNS}
-    return {**row, "tags": json.dumps(tags), "preview": previews.get("preview-hq-mp3")}
+    preview = (sound.get("previews") or {}).get("preview-hq-mp3")
+    return {name: sound.get(name) for name in COLUMNS} | {"tags": json.dumps(sound.get("tags")), "preview": preview}

@@ -9,7 +9,7 @@ import pytest
 from data_files import PUBLISHED, rows, write_rows
 
 from data_tools.errors import DataError
-from data_tools.exclusion import Listed, read_exclusions
+from data_tools.exclusion import read_exclusions
 from data_tools.manifest import Clip, read_manifest, write_manifest
 from data_tools.names import is_freesound_id, plain_id
 
@@ -47,20 +47,13 @@ def test_every_file_format_of_exclusion_list_is_read(tmp_path: Path) -> None:
     write_manifest(tmp_path / "m.jsonl", [clip(1, "99"), clip(2, None), clip(3, "8")])
     names = ["official.csv", "aac.csv", "wavcaps.json", "metadata.csv", "m.jsonl"]
     lists = read_exclusions([tmp_path / name for name in names])
-    assert lists.sources == (
-        Listed("official.csv", 2, 1),
-        Listed("aac.csv", 2, 0),
-        Listed("wavcaps.json", 2, 1),
-        Listed("metadata.csv", 2, 1),
-        Listed("m.jsonl", 2, 1),
-    )
-    assert lists.lists("12") == ("official.csv", "wavcaps.json", "metadata.csv")
-    assert lists.lists("7") == lists.lists("007") == ("official.csv", "aac.csv")
-    assert lists.lists("99") == ("aac.csv", "m.jsonl")
-    assert lists.lists("5") == ("wavcaps.json",)
+    assert lists["12"] == ("official.csv", "wavcaps.json", "metadata.csv")
+    assert lists["7"] == ("official.csv", "aac.csv")
+    assert lists["99"] == ("aac.csv", "m.jsonl")
+    assert lists["5"] == ("wavcaps.json",)
     for free in ("1", "Not found", "Y12.wav", "", "12.0", "nan"):
-        assert lists.lists(free) == ()
-    assert sorted(lists.by_id) == ["12", "31", "5", "7", "8", "99"]
+        assert free not in lists
+    assert sorted(lists) == ["12", "31", "5", "7", "8", "99"]
 
 
 def test_only_digits_count_as_a_freesound_id() -> None:
@@ -86,12 +79,11 @@ def test_repeated_id_in_an_exclusion_list_is_counted_once(tmp_path: Path) -> Non
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "a.csv").write_text("sound_id\n5\n")
     lists = read_exclusions([tmp_path / "a.csv", tmp_path / "a.csv", tmp_path / "b" / "a.csv"])
-    assert [(listed.ids, listed.not_found) for listed in lists.sources] == [(1, 0), (1, 0)]
-    assert lists.lists("5") == ("a.csv", "a.csv")
+    assert lists["5"] == ("a.csv", "a.csv")
 
 
 def test_empty_exclusion_lists_exclude_nothing() -> None:
-    assert read_exclusions([]).lists("7") == ()
+    assert not read_exclusions([])
 
 
 @pytest.mark.parametrize(
@@ -138,24 +130,24 @@ def test_exclusion_list_is_refused_if_it_is_missing_or_a_folder_or_has_no_valid_
 def test_published_exclusion_lists_are_read(shared: Path) -> None:
     paths = published(shared)
     lists = read_exclusions(paths.values())
-    assert [(listed.ids, listed.not_found) for listed in lists.sources] == [(3079, 1), (7941, 1), (2077, 11), (1040, 5)]
+    assert [len(read_exclusions([path])) for path in paths.values()] == [3079, 7941, 2077, 1040]
     official, strict = paths["official"].name, paths["strict"].name
     evaluation = {row["sound_id"] for row in rows(paths["evaluation"])} - {"Not found"}
     assert len(evaluation) == 1040
-    assert all(official in lists.lists(number) for number in evaluation)
+    assert all(official in lists[number] for number in evaluation)
     with paths["official"].open() as file:
         numbers = [row["sound_id"] for row in csv.DictReader(file)]
     assert len(set(numbers)) == 3080
-    assert all({official, strict} <= set(lists.lists(number)) for number in numbers if number != "Not found")
+    assert all({official, strict} <= set(lists[number]) for number in numbers if number != "Not found")
     wavcaps = set(json.loads(paths["wavcaps"].read_text())["FreeSound"]) - {"Not found"}
-    assert len(lists.by_id) == len(read_exclusions([paths["strict"]]).by_id | dict.fromkeys(wavcaps))
+    assert len(lists) == len({*read_exclusions([paths["strict"]]), *wavcaps})
 
 
 def test_excluded_esc10_recordings_match_published_lists(shared: Path) -> None:
     table = rows(shared / "data/esc10/esc10.csv")
     for name, recordings, ids in (("official", 20, 14), ("strict", 60, 42), ("wavcaps", 21, 10)):
         lists = read_exclusions([published(shared)[name]])
-        named = [row["freesound_id"] for row in table if lists.lists(row["freesound_id"])]
+        named = [row["freesound_id"] for row in table if row["freesound_id"] in lists]
         assert (len(named), len(set(named))) == (recordings, ids)
 
 
