@@ -70,42 +70,31 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
     Raises:
         KitError: Another file, values that are not finite, a name with two different embeddings.
     """
+    states = []
     for path in map(Path, files):
         require_file(path, HINT)
-    states = tuple(Path(path).stat().st_mtime_ns for path in files)
-    return _read(tuple(map(str, files)), states, kind, column or NAME_COLUMNS[kind])
+        states.append(path.stat().st_mtime_ns)
+    return _read(tuple(map(str, files)), tuple(states), kind, column or NAME_COLUMNS[kind])
 
 
 @lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], states: tuple[int, ...], kind: Kind, column: str) -> Vectors:
     """Read embeddings. states: Time of change of each file, so that a changed file is read again."""
     rows: dict[str, np.ndarray] = {}
-    widths: dict[int, str] = {}
     for file in files:
         try:
-            names, values = _read_npz(file, kind, column)
+            with Path(file).open("rb") as opened, np.load(opened, allow_pickle=False) as content:
+                chosen = content["kind"] == kind if "kind" in content else slice(None)
+                names, values = map(str, content[column][chosen].tolist()), content["embedding"][chosen]
+            with np.errstate(over="ignore"):
+                if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
+                    raise ValueError(f"embeddings of shape {values.shape}, or infinite or NaN ones")
+            for name, row in zip(names, values, strict=True):
+                if not np.array_equal(rows.setdefault(name, row), row):
+                    raise ValueError(f"a second, different embedding of {name[:60]!r}, perhaps of another model")
         except Exception as error:  # numpy raises many kinds for damaged files
             raise KitError(f"{file}: cannot be read as embeddings ({first_line(error)}); {HINT}") from error
-        widths[values.shape[1]] = file
-        for name, row in zip(names, values, strict=True):
-            if not np.array_equal(rows.setdefault(name, row), row):
-                raise KitError(f"{file}: has a second, different embedding of {name[:60]!r}; keep one")
-    if len(widths) > 1:
-        sizes = " and ".join(f"{file} ({size} values)" for size, file in widths.items())
-        raise KitError(f"the files have embeddings of different sizes: {sizes}; give files of one model")
+    widths = {len(row) for row in rows.values()}
+    if len(widths) != 1:
+        raise KitError(f"{' and '.join(files)}: no embeddings of one size, but of {sorted(widths)}; give one model's")
     return Vectors(rows, *widths)
-
-
-def _read_npz(file: str, kind: Kind, column: str) -> tuple[list[str], np.ndarray]:
-    """Return the names and embeddings of one kind. Raises ValueError for other arrays."""
-    with Path(file).open("rb") as opened, np.load(opened, allow_pickle=False) as content:
-        if missing := {column, "embedding"} - set(content.files):
-            raise ValueError(f"no array {min(missing)}")
-        chosen = content["kind"] == kind if "kind" in content else slice(None)
-        names, values = [str(name) for name in content[column][chosen].tolist()], content["embedding"][chosen]
-    if values.ndim != 2 or not values.size or values.dtype.kind not in "fiu" or len(names) != len(values):
-        raise ValueError(f"embeddings are {values.dtype} of shape {values.shape}, for {len(names):,} names")
-    with np.errstate(over="ignore"):
-        if not np.isfinite(values.astype(np.float32)).all():
-            raise ValueError("some embeddings have infinite or NaN values")
-    return names, values

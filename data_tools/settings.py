@@ -24,43 +24,14 @@ Depth = Annotated[int, Field(ge=1, le=1_000)]  # layers in sequence
 
 
 MAX_SHOWN = 80  # characters of a key or a value in a message
-_MAPPING = "must be a mapping of keys to values"
-_WORDS = {  # messages by pydantic's error type
-    "missing": "is missing",
-    "extra_forbidden": "unknown key; correct it, or remove it",
-    "string_type": "must be text",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "none_required": "must be null",
-    "list_type": "must be a list",
-    "dict_type": _MAPPING,
-    "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
-    "dataclass_type": _MAPPING,
-    "finite_number": "must be a finite number",
-    "literal_error": "must be {expected}",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be {ge} or more",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be {le} or less",
-    "too_short": "must have {min_length} or more entries, but has {actual_length}",
-    "too_long": "must have at most {most}, but has {actual_length}",
-    "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must have only small letters, digits and _, and begin with a letter",
-    "union_tag_not_found": "missing kind",
-    "value_error": "{error}",
-}
 
 
 def fault_of(item: Mapping[str, Any]) -> str:
     """Return the message about one fault of a value. item: One of the errors() of a pydantic ValidationError."""
-    kind, value = item["type"], item.get("input")
-    facts = {name: f"{fact:.15g}" if isinstance(fact, float) else fact for name, fact in item.get("ctx", {}).items()}
-    facts["most"] = "1 entry" if facts.get("max_length") == 1 else f"{facts.get('max_length')} entries"
-    words = str(_WORDS[kind].format(**facts) if kind in _WORDS else item["msg"])
-    shown = words.startswith("must") and isinstance(value, str | int | float)
-    return f"{words}, not {cut(repr(value))}" if shown else words
+    text, value = item["msg"].removeprefix("Value error, ").removeprefix("Input "), item.get("input")
+    if "dictionary" in text:
+        return "should be a mapping of keys to values"
+    return f"{text}, not {cut(repr(value))}" if text.startswith("should") and isinstance(value, str | float) else text
 
 
 def faults_of(error: ValidationError) -> list[str]:

@@ -20,37 +20,24 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
     Raises KitError for arrays that are not waves: other than (samples,) or (samples, channels) of finite floats.
     """
-    listed = audio if isinstance(audio, list | tuple) else [audio]
-    if not any(hasattr(one, "__array__") and np.asarray(one).dtype.kind not in "UO" for one in map(_on_cpu, listed)):
+    arrays = [
+        one.detach().cpu() if hasattr(one, "detach") else one
+        for one in (audio if isinstance(audio, list | tuple) else [audio])
+    ]
+    if not any(hasattr(one, "__array__") and np.asarray(one).dtype.kind not in "UO" for one in arrays):
         return None
-    return [_require_wave(one, number) for number, one in enumerate(listed)]
-
-
-def _require_wave(one: Any, number: int) -> np.ndarray:
-    """Convert an array or tensor to a float32 wave. Raises KitError for a wrong shape or type, NaN or infinity.
-
-    number: Index of the wave, for the error message.
-    """
-    wave = np.asarray(_on_cpu(one))
-    if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not wave.size:
-        raise KitError(
-            f"wave {number} has shape {wave.shape} and type {wave.dtype}; a wave must be (samples,) or (samples, "
-            "channels), of floats with full scale 1"
-        )
-    if wave.ndim == 2 and wave.shape[1] > wave.shape[0]:
-        raise KitError(
-            f"wave {number} has shape {wave.shape}, more channels than samples; transpose it to (samples, channels)"
-        )
-    with np.errstate(over="ignore"):
-        samples = wave.astype(np.float32)
-    if not np.isfinite(samples).all():
-        raise KitError(f"wave {number} has samples that are NaN, infinite or too large for 32 bits; correct them")
-    return samples
-
-
-def _on_cpu(one: Any) -> Any:
-    """Return a tensor without its gradient graph, in the memory that numpy reads; anything else unchanged."""
-    return one.detach().cpu() if hasattr(one, "detach") else one
+    waves = []
+    for number, one in enumerate(map(np.asarray, arrays)):
+        if one.dtype.kind != "f" or one.ndim not in (1, 2) or not one.size or one.shape[-1] > one.shape[0]:
+            raise KitError(
+                f"wave {number} has shape {one.shape} and type {one.dtype}; a wave must be (samples,) or (samples, "
+                "channels), of floats with full scale 1"
+            )
+        with np.errstate(over="ignore"):
+            waves.append(one.astype(np.float32))
+        if not np.isfinite(waves[-1]).all():
+            raise KitError(f"wave {number} has samples that are NaN, infinite or too large for 32 bits; correct them")
+    return waves
 
 
 def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> list[Path]:

@@ -134,9 +134,9 @@ def test_check_accepts_a_missing_manifest_that_the_recipe_makes(
 
 CLIPS = [
     ("stages.only.batch_size=1", "batch_size"),
-    ("stages.only.batch_size=9.5", "whole"),
-    ("stages.only.epochs=yes", "whole"),
-    ("stages.only.optimizer.lr=-1e-4", "above"),
+    ("stages.only.batch_size=9.5", "integer"),
+    ("stages.only.epochs=yes", "integer"),
+    ("stages.only.optimizer.lr=-1e-4", "greater"),
     ("stages.only.batchsize=4", "batch_size"),
     ("stages.onyl.batch_size=4", "only"),
     ("batch_size=4", "stages"),
@@ -149,7 +149,7 @@ CLIPS = [
     ("rank.evaluation.x.y=1", "rank.evaluation"),
     ("seed", "key=value"),
     ("rank={", "YAML"),
-    ("seed=yes", "whole"),
+    ("seed=yes", "integer"),
     ("name=Broken", "name"),
     (f"name={'a' * 300}", "100"),
     ("stages.only.unit=pair", "captions_per_clip"),
@@ -164,7 +164,7 @@ CLIPS = [
     ("stages.only.losses=[{kind: distill, weight: 1, teachers: [nobody], temperature: 0.1}]", "nobody"),
     ("stages.only.losses=[{kind: nt_xent, weight: 1, temperature: learned}]", "temperature"),
     ("model.audio.heads=3", "heads"),
-    ("model.audio.dropout=1.5", "below"),
+    ("model.audio.dropout=1.5", "less"),
     ("model.audio.experts.logmel.kind=logmell", "logmel"),
     ("model.audio.experts.logmel.kind=yamnet", "bands"),
     ("model.text.heads=5", "multiple"),
@@ -484,9 +484,9 @@ def test_full_disk_in_training_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full_disk)
         assert "last.pt" in refusal("system", f"run --until training {path} --out {tmp_path}/run", capsys)
-    for name in ("run", "whole"):
+    for name in ("run", "integer"):
         assert main(["run", "--until=training", str(path), "--out", str(tmp_path / name)]) == 0
-    one, other = (load_file(tmp_path / name / "only/e0002.safetensors") for name in ("run", "whole"))
+    one, other = (load_file(tmp_path / name / "only/e0002.safetensors") for name in ("run", "integer"))
     assert all(torch.equal(one[key], other[key]) for key in other)
 
 

@@ -180,7 +180,7 @@ ODD_CALLS = {
     "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of the waves is None"),
     "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of the waves is 0"),
     "whole numbers": (lambda m: m.encode_audio(np.zeros(9, np.int16), rate=16_000), "type int16; a wave must be"),
-    "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), "transpose it"),
+    "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), "must be"),
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
     "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large for 32 bits"),
     "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN, infinite or too large"),
