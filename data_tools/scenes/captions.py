@@ -1,23 +1,14 @@
-"""Captions of composed scenes, drawn from the phrases."""
+"""Captions of composed scenes, drawn from the texts in phrases.yaml."""
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from data_tools.errors import DataError
 from data_tools.manifest import TEST_SPLITS, VALIDATION_SPLITS, Split
-from data_tools.scenes.phrases import (
-    DEVICES,
-    GENERIC,
-    LOCATIONS,
-    PHRASINGS,
-    TAGS,
-    TEMPLATES,
-    VALIDATION_GENERIC,
-    VALIDATION_PHRASINGS,
-    Phrasing,
-)
+from data_tools.settings import parse_yaml
 
 MAX_HELD_OUT = 0.5
 
@@ -27,21 +18,25 @@ _CAPITAL, _STOP = 0.94, 0.86
 _ROUNDS = 200  # through all templates; a free wording, if any, is found much earlier
 
 Option = TypeVar("Option")
+Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking dog"
+
+_TEXTS = parse_yaml(Path(__file__).with_name("phrases.yaml").read_bytes())
+TEMPLATES: dict[str, list[str]] = _TEXTS["templates"]
+SOUNDS = _TEXTS["sounds"]  # by class: phrasings, one more of them for validation, tags
 
 
-def phrasings(name: str) -> tuple[Phrasing, ...]:
-    """Return the phrasings (clause, noun phrase) of a sound class: its own, or else generic ones with its name."""
-    return PHRASINGS.get(name) or tuple(_fill_in_name(phrasing, name) for phrasing in GENERIC)
+def phrasings(name: str) -> list[Phrasing]:
+    """Return the phrasings of a sound class: its own, or else generic ones with its name."""
+    return [_phrasing(line, name) for line in SOUNDS.get(name, _TEXTS["other"])["phrasings"]]
 
 
 def validation_phrasing(name: str) -> Phrasing:
-    """Return an additional phrasing (clause, noun phrase) of a sound class, only for queries of a validation split."""
-    return VALIDATION_PHRASINGS.get(name) or _fill_in_name(VALIDATION_GENERIC, name)
+    """Return an additional phrasing of a sound class, only for queries of a validation split."""
+    return _phrasing(SOUNDS.get(name, _TEXTS["other"])["validation"], name)
 
 
-def _fill_in_name(phrasing: Phrasing, name: str) -> Phrasing:
-    """Fill a generic phrasing (clause, noun phrase) with the name of a sound class; return both texts."""
-    clause, noun = (part.format(n=name.replace("_", " ")) for part in phrasing)
+def _phrasing(line: str, name: str) -> Phrasing:
+    clause, noun = line.format(n=name.replace("_", " ")).split(" | ")
     return clause, noun
 
 
@@ -100,8 +95,8 @@ def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: 
 def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
     """Return a description in the style of uploaders: one or more of the events, in any order, with asides."""
     order = list(rng.permutation(events))[: rng.integers(1, len(events) + 1) if rng.random() < 0.5 else None]
-    names = [_pick(rng, TAGS.get(name) or (name.replace("_", " "),)) for name in order]
-    device, location, number = _pick(rng, DEVICES), _pick(rng, LOCATIONS), rng.integers(1, 40)
+    names = [_pick(rng, SOUNDS.get(name, {"tags": [name.replace("_", " ")]})["tags"]) for name in order]
+    device, location, number = _pick(rng, _TEXTS["devices"]), _pick(rng, _TEXTS["locations"]), rng.integers(1, 40)
     listed = ", ".join(names)
     forms = (
         ", ".join(rng.permutation([*(name.replace(" ", "-") for name in names), "field-recording", device])),

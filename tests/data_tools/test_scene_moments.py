@@ -13,7 +13,7 @@ from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
 from data_tools.moments import read_moments
 from data_tools.scenes.build import Settings, draw_queries
-from data_tools.scenes.captions import describe_event, phrasings, validation_phrasing
+from data_tools.scenes.captions import SOUNDS, describe_event, phrasings, validation_phrasing
 from data_tools.scenes.mix import (
     AGAIN_SECONDS,
     EVENT_SECONDS,
@@ -24,7 +24,6 @@ from data_tools.scenes.mix import (
     read_recordings,
     without_silent_ends,
 )
-from data_tools.scenes.phrases import PHRASINGS
 from data_tools.scenes.synth import CLASSES
 
 RATE = 16_000
@@ -169,7 +168,7 @@ def test_real_recordings_are_used_in_one_split_only(shared: Path, tmp_path: Path
     clips = read_manifest(out / "manifest.jsonl")
     assert {clip.seconds for clip in clips} == {60.0}
     assert all(licence.startswith("CC") for clip in clips for licence in (clip.licence or "CC0").split("; "))
-    assert all(row["event"] in PHRASINGS for row in events(out))
+    assert all(row["event"] in SOUNDS for row in events(out))
     pool = read_recordings(shared / "data" / "esc10", ["4"])
     timeline = draw_timeline(np.random.default_rng(1), pool, 300 * RATE)
     assert {event.recording.fold for event in timeline if event.recording} == {"4"}
