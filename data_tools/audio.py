@@ -7,11 +7,12 @@ are exact and it is the faster one, see tests/benchmarks. All audio is mixed to 
 import io
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,12 +62,9 @@ def audio_seconds(path: Path | str) -> float:
     Raises:
         AudioError: The file is missing, is not audio, or is shorter than its header states.
     """
-    if _by_soundfile(path):
-        with _soundfile(path) as file:
-            return float(file.frames / file.samplerate)
-    with _av(path) as (container, stream):
-        if stated := _stated_seconds(path, container, stream):
-            return stated
+    with _opened(path) as file:
+        if file.seconds:
+            return file.seconds
     wave, rate = _decoded(path)
     return len(wave) / rate
 
@@ -81,11 +79,11 @@ def readable_seconds(path: Path | str) -> float | None:
 
 def sound_of(path: Path | str) -> Sound:
     """Return the exact length and the sample rate of an audio file; PyAV's formats are decoded for it."""
-    if not _by_soundfile(path):
-        wave, rate = _decoded(path)
-        return Sound(len(wave), rate)
-    with _soundfile(path) as file:
-        return Sound(file.frames, file.samplerate)
+    with _opened(path) as file:
+        if file.samples is not None:
+            return Sound(file.samples, file.rate)
+    wave, rate = _decoded(path)
+    return Sound(len(wave), rate)
 
 
 def read_audio(path: Path | str, rate: int, resampling: Resampling = "soxr_hq", seconds: float | None = None) -> Wave:
@@ -132,13 +130,9 @@ def read_excerpt(
     margin = math.ceil(MARGIN * max(1.0, old / new))
     begin = max(0, (first * old // new - margin) // old) * old
     end = min(sound.samples, (first + count) * old // new + margin + 1)
-    if _by_soundfile(path):
-        with _soundfile(path) as file:
-            is_same = (file.frames, file.samplerate) == sound
-            parts = list(_soundfile_blocks(path, file, begin, end))
-    else:
-        is_same, parts = True, list(_av_blocks(path, begin, end))
-    wave = np.concatenate([*parts, np.empty(0, np.float32)])
+    with _opened(path) as file:
+        is_same = file.samples in (None, sound.samples) and file.rate == sound.rate
+        wave = np.concatenate([*file.blocks(begin, end), np.empty(0, np.float32)])
     if not is_same or len(wave) < end - begin:
         raise AudioError(f"{path}: damaged, or changed while it was in use; copy it again")
     skipped = first - begin // old * new
@@ -175,22 +169,14 @@ def encoded(wave: np.ndarray, rate: int, format: str, subtype: str | None = None
 
 def _decoded(path: Path | str, seconds: float | None = None) -> tuple[Wave, int]:
     """Return a whole file, or its first seconds, as mono, and its sample rate."""
-    if _by_soundfile(path):
-        with _soundfile(path) as file:
-            rate, length = file.samplerate, file.frames
-            stop = length if seconds is None else min(length, round(seconds * rate))
-            parts = list(_soundfile_blocks(path, file, 0, stop))
-    else:
-        with _av(path) as (container, stream):
-            rate = stream.rate
-            length = int(_stated_seconds(path, container, stream) * rate)
-        stop = END if seconds is None else round(seconds * rate)
-        parts = list(_av_blocks(path, 0, stop))
-    wave, stated = np.concatenate([*parts, np.empty(0, np.float32)]), min(stop, length)
+    with _opened(path) as file:
+        stop = END if seconds is None else round(seconds * file.rate)
+        stated = min(stop, int(file.seconds * file.rate) if file.samples is None else file.samples)
+        wave = np.concatenate([*file.blocks(0, stop), np.empty(0, np.float32)])
     if not len(wave) or len(wave) < SHORT * stated:
         checksum(Path(path))  # raises OSError if the disk fails: that is no damage of the file
         raise AudioError(f"{path}: cut, only {len(wave):,} of {stated:,} samples can be read; copy it again")
-    return wave, rate
+    return wave, file.rate
 
 
 def _resampled(wave: Wave, old: int, new: int, how: Resampling) -> Wave:
@@ -234,28 +220,27 @@ def _soundfile_blocks(path: Path | str, file: soundfile.SoundFile, start: int, s
         yield _mono(path, block.T)
 
 
-def _av_blocks(path: Path | str, start: int, stop: int) -> Iterator[Wave]:
-    """Yield samples `start` to `stop` of a file as mono blocks."""
-    with _av(path) as (container, stream):
-        zero = stream.start_time or 0
-        lead = LEADS.get(stream.codec_context.name)
-        at: int | None = 0  # first sample of the next frame; None: the frame tells it
-        if lead is not None and start > lead * stream.rate:
-            container.seek(zero + int((start / stream.rate - lead) / stream.time_base), stream=stream)
-            at = None
-        for frame in container.decode(stream):
-            if at is None:
-                at = round(float((frame.pts - zero) * stream.time_base) * stream.rate)
-            samples = frame.to_ndarray()
-            if not frame.format.is_planar:
-                samples = samples.reshape(-1, frame.layout.nb_channels).T
-            part = samples[:, max(0, start - at) : max(0, stop - at)]
-            if part.size:
-                scale = 1.0 if part.dtype.kind == "f" else float(np.iinfo(part.dtype).max) + 1
-                yield _mono(path, (part / scale).astype(np.float32, copy=False))
-            at += samples.shape[1]
-            if at >= stop:
-                return
+def _av_blocks(path: Path | str, container: Any, stream: Any, start: int, stop: int) -> Iterator[Wave]:
+    """Yield samples `start` to `stop` of an open file as mono blocks."""
+    zero = stream.start_time or 0
+    lead = LEADS.get(stream.codec_context.name)
+    at: int | None = 0  # first sample of the next frame; None: the frame tells it
+    if lead is not None and start > lead * stream.rate:
+        container.seek(zero + int((start / stream.rate - lead) / stream.time_base), stream=stream)
+        at = None
+    for frame in container.decode(stream):
+        if at is None:
+            at = round(float((frame.pts - zero) * stream.time_base) * stream.rate)
+        samples = frame.to_ndarray()
+        if not frame.format.is_planar:
+            samples = samples.reshape(-1, frame.layout.nb_channels).T
+        part = samples[:, max(0, start - at) : max(0, stop - at)]
+        if part.size:
+            scale = 1.0 if part.dtype.kind == "f" else float(np.iinfo(part.dtype).max) + 1
+            yield _mono(path, (part / scale).astype(np.float32, copy=False))
+        at += samples.shape[1]
+        if at >= stop:
+            return
 
 
 def _stated_seconds(path: Path | str, container: Any, stream: Any) -> float:
@@ -284,57 +269,67 @@ def _require_file(path: Path | str) -> None:
 
 def _by_soundfile(path: Path | str) -> bool:
     """Return whether libsndfile reads a file; PyAV reads the others."""
-    _require_file(path)
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(36)  # of an Ogg file: the first page, which names the codec
-    except OSError as error:
-        raise located(error, path) from error
+    with Path(path).open("rb") as file:
+        head = file.read(36)  # of an Ogg file: the first page, which names the codec
     return head.startswith(_SOUNDFILE) and b"OpusHead" not in head
 
 
-@contextmanager
-def _soundfile(path: Path | str) -> Iterator[soundfile.SoundFile]:
-    """Open a file by libsndfile. Raises AudioError for one that is damaged, or shorter than its header states."""
-    try:
-        with Path(path).open("rb") as raw:
-            _require_whole(path, raw)
-        with soundfile.SoundFile(path) as file:
-            if not 0 < file.frames < MAX_STATED:
-                raise AudioError(f"{path}: contains no samples, or states no length; export it again")
-            yield file
-    except soundfile.LibsndfileError as error:
-        checksum(Path(path))  # raises OSError if the disk fails
-        raise AudioError(f"{path}: cannot be decoded ({error.error_string}); copy it again") from None
-    except OSError as error:
-        raise located(error, error.filename or path) from error
+class _Open(NamedTuple):
+    """An open file.
 
+    Attributes:
+        rate: Sample rate in Hz.
+        seconds: Length that the file states; 0: none.
+        samples: Exact number of samples per channel; None: unknown before the whole file is decoded.
+        blocks: Function that yields samples from one number to another as mono blocks.
+    """
 
-def _require_whole(path: Path | str, file: BinaryIO) -> None:
-    """Raise AudioError if the sound in a WAV or AIFF file is shorter than its header states."""
-    size = os.fstat(file.fileno()).st_size
-    order, name = {b"RIFF": ("little", b"data"), b"FORM": ("big", b"SSND")}.get(file.read(12)[:4], ("", b""))
-    while order and len(header := file.read(8)) == 8:
-        length = int.from_bytes(header[4:], order)  # type: ignore[arg-type]
-        if header[:4] == name:
-            if file.tell() + length > size and length < STREAMED:
-                raise AudioError(f"{path}: cut, {file.tell() + length - size:,} bytes are missing; copy it again")
-            return
-        file.seek(length + length % 2, os.SEEK_CUR)
+    rate: int
+    seconds: float
+    samples: int | None
+    blocks: Callable[[int, int], Iterator[Wave]]
 
 
 @contextmanager
-def _av(path: Path | str) -> Iterator[tuple[Any, Any]]:
-    """Open a file by PyAV; yield its container and its first audio stream."""
+def _opened(path: Path | str) -> Iterator[_Open]:
+    """Open a file by libsndfile or PyAV. Raises AudioError for one that is damaged, or cut as its header shows."""
     import av
 
+    _require_file(path)
     try:
+        if _by_soundfile(path):
+            _require_whole(path)
+            with soundfile.SoundFile(path) as file:
+                if not 0 < file.frames < MAX_STATED:
+                    raise AudioError(f"{path}: contains no samples, or states no length; export it again")
+                seconds = file.frames / file.samplerate
+                yield _Open(file.samplerate, seconds, file.frames, partial(_soundfile_blocks, path, file))
+            return
         # An absolute path, since FFmpeg takes the text before a colon for a protocol.
         absolute, options = str(Path(path).absolute()), {"protocol_whitelist": "file"}
         with av.open(absolute, options=options, metadata_errors="ignore") as container:
             if not container.streams.audio or not container.streams.audio[0].rate:
                 raise AudioError(f"{path}: contains no audio")
-            yield container, container.streams.audio[0]
-    except av.FFmpegError as error:
-        checksum(Path(path))
-        raise AudioError(f"{path}: cannot be decoded ({error.strerror}); copy it again") from None
+            stream = container.streams.audio[0]
+            seconds = _stated_seconds(path, container, stream)
+            yield _Open(stream.rate, seconds, None, partial(_av_blocks, path, container, stream))
+    except (soundfile.LibsndfileError, av.FFmpegError) as error:
+        checksum(Path(path))  # raises OSError if the disk fails
+        reason = getattr(error, "error_string", None) or getattr(error, "strerror", error)
+        raise AudioError(f"{path}: cannot be decoded ({reason}); copy it again") from None
+    except OSError as error:
+        raise located(error, error.filename or path) from error
+
+
+def _require_whole(path: Path | str) -> None:
+    """Raise AudioError if the sound in a WAV or AIFF file is shorter than its header states."""
+    with Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        order, name = {b"RIFF": ("little", b"data"), b"FORM": ("big", b"SSND")}.get(file.read(12)[:4], ("", b""))
+        while order and len(header := file.read(8)) == 8:
+            length = int.from_bytes(header[4:], order)  # type: ignore[arg-type]
+            if header[:4] == name:
+                if file.tell() + length > size and length < STREAMED:
+                    raise AudioError(f"{path}: cut, {file.tell() + length - size:,} bytes are missing; copy it again")
+                return
+            file.seek(length + length % 2, os.SEEK_CUR)
