@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
@@ -15,11 +15,9 @@ from data_tools.errors import AudioError
 from data_tools.exclusion import Exclusions, Lists, read_exclusions
 from data_tools.frames import holds_frames, read_frames
 from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, iter_manifest
-from data_tools.moments import read_published, repaired
 from data_tools.names import plain_id
 from data_tools.tables import write_table
 
-NO_CAPTION, SHARED_CAPTION = "clip without captions", "caption of several clips"
 # AudioCaps and AudioSet name files Y<id> or <id>_<start>, CASTELLA <id>.
 _YOUTUBE_NAME = re.compile(r"(?:.*/)?Y?([A-Za-z0-9_-]{11})(?:_[0-9]{1,9})?\.\w+")
 
@@ -29,7 +27,7 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: What was found.
-        clip: Id of the clip, or place of a moment.
+        clip: Id of the clip.
         other: Id of the other clip, or name of the exclusion list; "" for a fault.
         evidence: What both share, or the reason of a fault.
         fatal: Whether it must be fixed: else it may be part of published data.
@@ -52,90 +50,57 @@ def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, qui
         exclusions: Forbidden Freesound ids.
         quick: Read only the headers of audio files, and compare no contents.
     """
-    count = Counter(clip.id for clip in clips)
     findings = [
         Finding("id that is in two manifests", name, "", f"{number} times", True)
-        for name, number in count.items()
+        for name, number in Counter(clip.id for clip in clips).items()
         if number > 1
     ]
-    audio = _check_files(sorted({clip.path for clip in clips}), quick)
+    paths = sorted({clip.path for clip in clips})
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda path: _problem(path, quick), paths)
+        problems = dict(zip(paths, each(found, "reading", "file", len(paths)), strict=True))
+        contents = {} if quick else dict(zip(paths, pool.map(_content, paths), strict=True))
     for clip in clips:
         number = plain_id(clip.freesound_id or "")
         for name in (exclusions or {}).get(number, ()) if clip.split in TRAINING_SPLITS else ():
             findings.append(Finding("Freesound id on an exclusion list", clip.id, name, number, True))
-        if problem := audio[clip.path].problem:
-            fatal = audio[clip.path].fatal
-            findings.append(Finding("bad audio" if fatal else "audio without sound", clip.id, "", problem, fatal))
-        if not clip.captions and clip.split != "blind":
-            findings.append(Finding(NO_CAPTION, clip.id, "", "", False))
-
-    def shared(kind: str, keys: Callable[[Clip], Iterable[str]], fatal: bool = True) -> list[Finding]:
-        found = _overlaps(kind, clips, keys)
-        return [one._replace(fatal=one.fatal and fatal) for one in found]
-
-    findings += shared("same Freesound id", lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else [])
-    findings += [one for one in shared("same YouTube id", _youtube_ids) if one.fatal]
-    findings += shared("same audio file", lambda clip: filter(None, [audio[clip.path].content]))
-    findings += shared("same file name", lambda clip: [clip.file_name], fatal=False)
-    return findings + shared(SHARED_CAPTION, lambda clip: dict.fromkeys(clip.captions), fatal=False)
+        if problem := problems[clip.path]:
+            is_bad = isinstance(problem, AudioError)
+            reason = str(problem).removeprefix(f"{clip.path}: ")
+            findings.append(Finding("bad audio" if is_bad else "audio without sound", clip.id, "", reason, is_bad))
+    findings += _overlaps("same Freesound id", clips, lambda clip: clip.freesound_id and plain_id(clip.freesound_id))
+    findings += [one for one in _overlaps("same YouTube id", clips, _youtube_id) if one.fatal]
+    return [*findings, *_overlaps("same audio file", clips, lambda clip: contents.get(clip.path))]
 
 
-def moment_findings(path: Path, clips: Iterable[Clip]) -> tuple[list[Finding], set[str]]:
-    """Return the faults of a file of moments, and the ids of the clips with moments."""
-    named: dict[str, list[Clip]] = defaultdict(list)
-    for one in clips:
-        named[PurePath(one.file_name).stem].append(one)
-    findings, with_moments = [], set()
-    for where, line in read_published(path):
-        if len(named[line.vid]) != 1:
-            what = "several recordings have" if named[line.vid] else "no manifest has"
-            findings.append(Finding("fault of a moment", where, "", f"{what} the name {line.vid}", True))
-            continue
-        (clip,) = named[line.vid]
-        with_moments.add(clip.id)
-        for window in line.relevant_windows or ():
-            if fault := repaired(window, line.duration or clip.seconds)[1]:
-                findings.append(Finding("fault of a moment", where, "", f"the window {list(window)} {fault}", False))
-    return findings, with_moments
-
-
-def _youtube_ids(clip: Clip) -> list[str]:
+def _youtube_id(clip: Clip) -> str | None:
     match = None if clip.freesound_id else _YOUTUBE_NAME.fullmatch(clip.file_name)
-    return [match[1]] if match else []
+    return match[1] if match else None
 
 
-class Audio(NamedTuple):
-    """State of a file: its problem, "" without one, whether that is fatal, and its checksum."""
-
-    problem: str = ""
-    fatal: bool = False
-    content: str = ""
-
-
-def _check_files(paths: Sequence[str], quick: bool) -> dict[str, Audio]:
-    with ThreadPoolExecutor() as pool:
-        found = each(pool.map(lambda path: _check_file(path, quick), paths), "reading", "file", len(paths))
-        return dict(zip(paths, found, strict=True))
-
-
-def _check_file(path: str, quick: bool) -> Audio:
+def _problem(path: str, quick: bool) -> str | AudioError | None:
+    """Return why a file has no sound, or cannot be read."""
     try:
         if holds_frames(path):
             read_frames(path)
-            return Audio() if quick else Audio(content=content_key(path))
-        if quick:
+        elif quick:
             audio_seconds(path)
-            return Audio()
-        return Audio(sound_problem(path) or "", False, content_key(path))
+        else:
+            return sound_problem(path)
     except AudioError as error:
-        return Audio(str(error).removeprefix(f"{path}: "), True)
+        return error
+    return None
 
 
-def _overlaps(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> Iterator[Finding]:
+def _content(path: str) -> str | None:
+    return content_key(path) if Path(path).is_file() else None
+
+
+def _overlaps(kind: str, clips: Iterable[Clip], key_of: Callable[[Clip], str | None]) -> Iterator[Finding]:
     """Yield a finding for each clip that shares a key with clips of another split, once per split."""
     groups: dict[str, list[Clip]] = defaultdict(list)
     for clip in clips:
-        for key in keys(clip):
+        if key := key_of(clip):
             groups[key].append(clip)
     for key, group in groups.items():
         group.sort(key=_order)
@@ -156,9 +121,6 @@ def _order(clip: Clip) -> tuple[int, str, str]:
 def check(
     manifests: Annotated[list[Path], typer.Argument(metavar="MANIFEST", help="Manifests to check together.")],
     exclude: Lists = None,
-    moments: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="A file of moments to check with them; repeat.")
-    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Read only audio headers, and compare no contents.")] = False,
     table: Annotated[
         Path | None, typer.Option("--list", callback=ending_in(".csv"), help="Write all findings to a table (.csv).")
@@ -166,12 +128,8 @@ def check(
 ) -> None:
     """Find bad audio, and training clips that are forbidden or in a test split too (exit status 1)."""
     clips = [clip for path in manifests for _, clip in iter_manifest(path)]
-    exclusions = read_exclusions(exclude) if exclude else None
-    findings, with_moments = check_clips(clips, exclusions, quick), set[str]()
-    for path in moments or ():
-        found, ids = moment_findings(path, clips)
-        findings, with_moments = findings + found, with_moments | ids
-    findings = [one for one in findings if one.kind != NO_CAPTION or one.clip not in with_moments]
+    exclusions = read_exclusions(exclude or [])
+    findings = check_clips(clips, exclusions, quick)
     training = [clip for clip in clips if clip.split in TRAINING_SPLITS]
     print(f"{len(clips):>7}  clips, {len(training)} of them for training")
     if exclusions and (unknown := sum(clip.freesound_id is None for clip in training)):

@@ -48,21 +48,16 @@ def convert(clip: Clip, path: Path, rate: int, format: str) -> Clip | AudioError
 
 def transcode(
     manifest: Annotated[Path, typer.Argument(help="Manifest with the audio to convert.")],
-    out: Annotated[Path, typer.Option(help="Folder for the new files; one for each rate and format.")],
+    out: Annotated[Path, typer.Option(help="Folder for the new files and their manifest.")],
     rate: Annotated[int, typer.Option(help=f"Sample rate of the new files: {', '.join(map(str, RATES))} Hz.")] = 32_000,
     format: Annotated[Literal["flac", "mp3", "ogg"], typer.Option(help="Format of the new files.")] = "flac",
 ) -> None:
     """Convert the audio of a manifest to mono of one rate, to save disk and decoding time."""
-    note, settings = out / "transcode.txt", f"{os.path.abspath(manifest)} as {format} at {rate} Hz\n"
     if rate not in RATES:
         raise DataError(f"--rate {rate}: use one of {', '.join(map(str, RATES))}")
     clips = read_manifest(manifest)
-    if note.exists() and note.read_text() != settings:
-        raise DataError(f"{out}: holds {note.read_text().strip()}; use another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    note.write_text(settings)
     remove_parts(out)  # of a killed call
-    paths = [out / "audio" / name for name in new_names(clips, format)]
+    paths = [out / f"{rate}" / name for name in new_names(clips, format)]
     with ThreadPoolExecutor() as pool:
         results = pool.map(lambda clip, path: convert(clip, path, rate, format), clips, paths)
         found = list(each(results, "transcode", "clip", len(clips)))

@@ -53,11 +53,13 @@ def test_broken_audio_is_named_and_left_out(manifest: Path, capsys: pytest.Captu
     assert len(read_manifest(manifest.parent / "new/manifest.jsonl")) == 4
 
 
-def test_folder_of_other_settings_and_impossible_rates_are_refused(manifest: Path) -> None:
+def test_impossible_rates_are_refused_and_files_of_another_rate_not_taken(manifest: Path) -> None:
     assert transcode(manifest, "--format", "mp3", "--rate", 12_345) == 1
     assert not (manifest.parent / "new").exists()
     assert transcode(manifest, "--rate", 16_000) == 0
-    assert transcode(manifest, "--rate", 32_000) == 1
+    assert transcode(manifest, "--rate", 32_000) == 0
+    found = read_manifest(manifest.parent / "new/manifest.jsonl")
+    assert {soundfile.info(clip.path).samplerate for clip in found} == {32_000}, "no file of the other rate is taken"
 
 
 def test_clips_of_the_same_file_name_get_different_files() -> None:
