@@ -1,4 +1,4 @@
-"""Check manifests: bad audio, and training data that a test split or an exclusion list contains."""
+"""Find bad audio and forbidden training data."""
 
 import re
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Command line of all floors: errors in one line, interrupts, the log, and progress of long work.
+"""Command line of all floors, and progress of long work.
 
 Progress is a bar in a terminal; elsewhere (nohup, a job's log), it is a log line about every minute.
 """

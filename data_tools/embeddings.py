@@ -1,4 +1,4 @@
-"""Embeddings of clips or texts that another program computed, in .npz files."""
+"""Embeddings that another program computed, in .npz files."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Read and write text files.
+"""Read files, and write them whole or not at all.
 
 Reads strict UTF-8 text. Writes files completely or not at all, by temporary names, renaming and syncing.
 """

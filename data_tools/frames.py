@@ -1,4 +1,4 @@
-"""Files of published frames (.npz, .npy) in place of audio."""
+"""Published frames (.npz, .npy) in place of audio."""
 
 import errno
 import zipfile

@@ -1,4 +1,4 @@
-"""Manifests: JSON lines, one clip with its captions per line.
+"""Manifests: JSON lines, one clip per line.
 
 Every data set enters the kit through a manifest, and every later step reads only this format.
 """

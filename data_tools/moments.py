@@ -1,4 +1,6 @@
-"""Moments: queries of long recordings with their windows, in the format of CASTELLA and QVHighlights.
+"""Moments: queries of long recordings with their windows.
+
+They have the format of CASTELLA and QVHighlights.
 
 One JSON line per query:
 

@@ -1,4 +1,4 @@
-"""File names of data sets: audio files in folders, published names and names on disk, ids of Freesound."""
+"""Names of audio files, and ids of Freesound."""
 
 import logging
 import os

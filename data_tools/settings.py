@@ -1,4 +1,4 @@
-"""Settings in YAML 1.2 and JSON: strict models, with the line of every value and a message for every fault."""
+"""Settings in YAML and JSON, with the line of each fault."""
 
 import math
 import re

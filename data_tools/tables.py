@@ -1,4 +1,4 @@
-"""CSV tables with a header: read strictly, each row with its line number, and write."""
+"""CSV tables with a header."""
 
 import csv
 import io

@@ -1,4 +1,6 @@
-"""Clean descriptions of Freesound: markup, links, licences and file names are no captions.
+"""Clean descriptions of Freesound.
+
+Markup, links, licences and file names are no captions.
 
 Of WavText5K's 4,525 descriptions 385 lose a part, and 44 all of their text, such as a single sentence that ends in
 "requested by". Clotho's 29,645 captions stay as they are, but for blanks and commas at their ends.

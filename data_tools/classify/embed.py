@@ -1,4 +1,6 @@
-"""Embed texts by sentence-transformers, and store the vectors.
+"""Embed texts by sentence-transformers.
+
+The vectors are stored.
 
 A part of the texts is one file, named by the texts and the model: a stopped computation continues, and another call
 with the same texts reads them.

@@ -1,4 +1,4 @@
-"""Score how much descriptions of sounds resemble captions.
+"""Score how much descriptions resemble captions.
 
 The network of the paper: three layers of 256 with ReLU, one output, 1 for a caption and 0 for a description, 5 epochs.
 

@@ -1,4 +1,6 @@
-"""Read AudioCaps (v1, v2) as published.
+"""Read AudioCaps as published.
+
+Versions v1 and v2.
 
 Kim et al., "AudioCaps: Generating Captions for Audios in The Wild", NAACL 2019; https://github.com/cdjkim/audiocaps
 The audio files are parts of YouTube videos. Some videos are gone: published scores use 957 to 975 test clips.

@@ -1,4 +1,4 @@
-"""Read a folder of audio without captions, such as a challenge's blind set."""
+"""Read a folder of audio without captions."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Read CASTELLA as published, and data sets in its format: Clotho-Moment, and the blind list of 2026.
+"""Read CASTELLA, Clotho-Moment, and blind lists.
+
+Data sets in CASTELLA's format too: Clotho-Moment, and the blind list of 2026.
 
 Munakata et al., "CASTELLA: Long Audio Dataset with Captions and Temporal Boundaries", 2025;
 https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouTube, where some videos are deleted.

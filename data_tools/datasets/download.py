@@ -1,4 +1,4 @@
-"""Download published files: resumed after interruptions, and verified before they are used."""
+"""Download published files, resumed and verified."""
 
 import asyncio
 import codecs

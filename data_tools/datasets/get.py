@@ -1,4 +1,4 @@
-"""Fetch a published data set: download, verify, unpack, and make its manifest."""
+"""Download, verify and unpack a published data set."""
 
 import shlex
 import shutil

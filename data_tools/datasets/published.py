@@ -1,4 +1,4 @@
-"""Published data sets: their files and checksums, licences and commands, as published.yaml has them."""
+"""Published data sets, as published.yaml has them."""
 
 import re
 from collections.abc import Sequence

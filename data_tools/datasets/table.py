@@ -1,4 +1,7 @@
-"""Read your own table of audio files and captions, or that of a data set without a reader here."""
+"""Read your own table of audio files and captions.
+
+Or that of a data set without a reader here.
+"""
 
 import os
 from collections.abc import Sequence

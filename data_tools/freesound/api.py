@@ -1,4 +1,6 @@
-"""Requests to Freesound's API, within its limits, repeated until they are answered.
+"""Requests to Freesound's API, within its limits.
+
+They are repeated until they are answered.
 
 https://freesound.org/docs/api/overview.html: 60 requests per minute, 2,000 per day; previews do not count.
 """

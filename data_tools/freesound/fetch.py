@@ -1,4 +1,6 @@
-"""Fetch the sounds whose descriptions score best, as FLAC with a manifest and attributions.
+"""Fetch the sounds whose descriptions score best.
+
+They are stored as FLAC, with a manifest and attributions.
 
 Files are named by ids, so that no title can lead to another path. A file that is there is not fetched again.
 """

@@ -1,4 +1,4 @@
-"""A server on this machine that answers like Freesound, with invented sounds.
+"""A server of invented sounds with Freesound's API.
 
 To try crawl, classify and fetch without a key. Each sound is a function of the seed and its id.
 """

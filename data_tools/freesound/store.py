@@ -1,4 +1,6 @@
-"""SQLite store of a crawl: one row per sound, and which blocks of ids were read when.
+"""SQLite store of a crawl.
+
+It has a row per sound, and which blocks of ids were read when.
 
 Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description from sounds"`.
 """

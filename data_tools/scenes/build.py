@@ -1,4 +1,6 @@
-"""Compose a captioned data set of synthetic or recorded events, in Clotho's layout; or long recordings with moments.
+"""Compose a data set of scenes or long recordings.
+
+Events are synthetic or recorded; the folder has Clotho's layout.
 
 All random choices depend on (seed, split, number of the clip), so that later clips do not change earlier ones.
 """

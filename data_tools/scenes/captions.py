@@ -1,4 +1,4 @@
-"""Captions of composed scenes, drawn from the texts in phrases.yaml."""
+"""Captions of composed scenes, from phrases.yaml."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Mix events into short scenes and long recordings; recordings in ESC-50's layout, cut into events.
+"""Mix events into scenes and long recordings.
+
+Recordings in ESC-50's layout are cut into events.
 
 Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 2015; https://github.com/karolpiczak/ESC-50
 ESC-50 is CC BY-NC, its part ESC-10 is CC BY; every clip comes from Freesound.

@@ -1,4 +1,4 @@
-"""Synthetic sounds: one synthesiser, with the settings of each class in voices.yaml.
+"""Synthesise sounds, with the settings in voices.yaml.
 
 A sound is a tone with partials and a band of noise under an envelope: steady, or struck again and again, in groups. No
 two instances are equal, because every setting is drawn from a range. A class that ESC-50 has too has its name.
