@@ -69,6 +69,12 @@ def audio_seconds(path: Path | str) -> float:
     return len(wave) / rate
 
 
+def stated_rate(path: Path | str) -> int:
+    """Return the sample rate of an audio file in Hz. Raises AudioError as audio_seconds does."""
+    with _opened(path) as file:
+        return file.rate
+
+
 def readable_seconds(path: Path | str) -> float | None:
     """Return the length of an audio file in seconds; None if it cannot be read."""
     try:

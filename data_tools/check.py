@@ -126,7 +126,10 @@ def check(
         Path | None, typer.Option("--list", callback=ending_in(".csv"), help="Write all findings to a table (.csv).")
     ] = None,
 ) -> None:
-    """Find bad audio, and training clips that are forbidden or in a test split too (exit status 1)."""
+    """Find bad audio and forbidden training data.
+
+    The exit status is 1 if something must be fixed.
+    """
     clips = [clip for path in manifests for _, clip in iter_manifest(path)]
     exclusions = read_exclusions(exclude or [])
     findings = check_clips(clips, exclusions, quick)

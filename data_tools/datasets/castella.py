@@ -124,7 +124,7 @@ def castella(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the recordings' source, for their ids.")] = "castella",
 ) -> None:
-    """Make a manifest and moments of CASTELLA, or of a data set in its format."""
+    """Make a manifest and moments of CASTELLA or its like."""
     if out.absolute() == moments.absolute() or (audio and features):
         raise DataError("--out and --moments, or --audio and --features: give different names, and one of the folders")
     suffixes = FEATURES if features else AUDIO

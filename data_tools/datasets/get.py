@@ -94,7 +94,7 @@ def get(
     mirror: Annotated[str | None, typer.Option(metavar="URL", help="Address of a folder with the same files.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print licence, files, and later steps.")] = False,
 ) -> None:
-    """Fetch a published data set, verify and unpack it, and make its manifest."""
+    """Fetch a published data set, and make its manifest."""
     published, folder, out = SETS[name], folder or Path("data", name), out or Path("data", f"{name}.jsonl")
     paths = {"folder": folder, "manifest": out, "stem": out.with_suffix("")}
     quoted = {key: shlex.quote(str(path)) for key, path in paths.items()}

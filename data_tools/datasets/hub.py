@@ -152,7 +152,10 @@ def hub(
     ] = None,
     source: Annotated[str, typer.Option(help="Source of the clips, for their ids; default: the first folder's.")] = "",
 ) -> None:
-    """Unpack parquet files or WebDataset tars of the Hugging Face hub, and make a manifest."""
+    """Unpack a data set of the Hugging Face hub, and make its manifest.
+
+    It may have parquet files or WebDataset tars.
+    """
     found = [file for given in paths for file in (sorted(given.rglob("*")) if given.is_dir() else [given])]
     files = [path for path in found if path.suffix in (".parquet", ".tar")]
     if not files:

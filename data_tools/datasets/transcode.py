@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import soundfile
 import typer
 
-from data_tools.audio import encoded, read_audio
+from data_tools.audio import encoded, read_audio, stated_rate
 from data_tools.cli import counted, each
 from data_tools.errors import AudioError, DataError
 from data_tools.files import remove_parts, writing
@@ -52,7 +52,7 @@ def transcode(
     rate: Annotated[int, typer.Option(help=f"Sample rate of the new files: {', '.join(map(str, RATES))} Hz.")] = 32_000,
     format: Annotated[Literal["flac", "mp3", "ogg"], typer.Option(help="Format of the new files.")] = "flac",
 ) -> None:
-    """Convert the audio of a manifest to mono of one rate, to save disk and decoding time."""
+    """Convert the audio of a manifest to mono of one rate."""
     if rate not in RATES:
         raise DataError(f"--rate {rate}: use one of {', '.join(map(str, RATES))}")
     clips = read_manifest(manifest)
@@ -66,5 +66,8 @@ def transcode(
     print(*(f"left out: {error}" for error in errors), sep="\n", end="\n" if errors else "")
     write_manifest(out / "manifest.jsonl", made)
     print(f"wrote {out / 'manifest.jsonl'}: {counted(len(made), 'clip')}, {len(errors)} left out")
+    lower = sum(isinstance(one, Clip) and stated_rate(clip.path) < rate for clip, one in zip(clips, found, strict=True))
+    if lower:
+        print(f"note: {counted(lower, 'clip')} had a lower rate; a higher one adds nothing")
     if errors:
         raise typer.Exit(1)

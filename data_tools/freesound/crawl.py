@@ -127,7 +127,7 @@ def crawl(
 
 
 def status(store: Annotated[Path, typer.Argument(help="SQLite file made by crawl.")]) -> None:
-    """Print the state of a crawl: sounds, blocks, requests, licences, AI preferences."""
+    """Print the state of a crawl."""
     with open_store(store, read_only=True) as opened:
         finished = ", all" if opened.fact("newest") is not None else ""
         print(f"{len(opened):>8}  sounds stored; the API counts {opened.fact('count', 'an unknown number')}")

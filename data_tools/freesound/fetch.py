@@ -198,11 +198,13 @@ def fetch(
     limit: Annotated[int | None, typer.Option(min=1, help="Number of sounds, best scores first; default: all.")] = None,
     rate: Annotated[int, typer.Option(help="Sample rate of the FLAC files in Hz.")] = 44_100,
 ) -> None:
-    """Fetch the sounds whose descriptions score best, as FLAC with a manifest."""
+    """Fetch the sounds whose descriptions score best."""
     criteria = Criteria(threshold, seconds, licences or tuple(LICENCES), ai_preferences or PREFERENCES[:-1])
     unknown = [*(set(criteria.licences) - set(LICENCES)), *(set(criteria.preferences) - set(PREFERENCES))]
-    if unknown or not 0 <= seconds[0] <= seconds[1]:
-        raise DataError(f"{unknown[0] if unknown else '--seconds'}: not a choice, or not MIN to MAX; see fetch --help")
+    if unknown:
+        raise DataError(f"{unknown[0]}: no licence or AI preference; use those of lbar data fetch --help")
+    if not 0 <= seconds[0] <= seconds[1]:
+        raise DataError("--seconds: MIN must be 0 or more, and not above MAX")
     exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
 
     async def work(opened: Store) -> tuple[list[Chosen], dict[int, str]]:

@@ -162,5 +162,8 @@ def sandbox(
     seed: Annotated[int, typer.Option(help="Decides all sounds.")] = 1,
     port: Annotated[int, typer.Option(help="Port of the server; 0 for any free one.")] = 8025,
 ) -> None:
-    """Serve invented sounds as Freesound does, to try crawl, classify and fetch without a key."""
+    """Serve invented sounds as Freesound does.
+
+    To try crawl, classify and fetch without a key.
+    """
     asyncio.run(serve(Sandbox(sounds, seed), port, then or []))

@@ -291,7 +291,10 @@ def scenes(
     length: Annotated[float, typer.Option(min=10, max=3600, help="Seconds per recording, with --moments.")] = 60.0,
     name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids; default: the folder's.")] = "",
 ) -> None:
-    """Compose a captioned data set of synthetic or recorded sound events, laid out like Clotho."""
+    """Compose a data set of synthetic or recorded sounds.
+
+    It has captions, and is laid out like Clotho.
+    """
     usual = (400, 60, 120) if moments else (2400, 300, 300)
     asked = zip(SPLITS, (development, validation, evaluation), usual, strict=True)
     counts = {split: number for split, given, least in asked if (number := least if given is None else given)}

@@ -24,8 +24,11 @@ def transcode(manifest: Path, *options: object) -> int:
 
 
 @pytest.mark.parametrize("format", ["flac", "mp3", "ogg"])
-def test_audio_gets_a_new_rate_and_format_and_all_else_stays(manifest: Path, format: str) -> None:
+def test_audio_gets_a_new_rate_and_format_and_all_else_stays(
+    manifest: Path, format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert transcode(manifest, "--rate", 32_000, "--format", format) == 0
+    assert "lower rate" in capsys.readouterr().out
     before, after = read_manifest(manifest), read_manifest(manifest.parent / "new/manifest.jsonl")
     for old, new in zip(before, after, strict=True):
         assert replace(old, path="x", seconds=None) == replace(new, path="x", seconds=None)
