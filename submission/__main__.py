@@ -6,9 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,21 +17,20 @@ from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
 from submission.formats.csv_files import write_csv
 from submission.formats.moments import MomentTruth, read_moments, write_moments
+from submission.formats.outputs import check_output, check_true_windows, require_kind
 from submission.formats.pairs import read_pairs
-from submission.formats.problems import format_problems
 from submission.formats.score_matrix import read_scores, write_scores
-from submission.formats.truth import Truth
+from submission.metrics.blend import How, require_disjoint, search_weights
 from submission.metrics.blend import blend as blended
-from submission.metrics.blend import require_disjoint, search_weights
 from submission.metrics.rerank import judged_rows, reranked, search_weight
 from submission.metrics.summary import bounds_or_none
 from submission.metrics.summary import compare as paired_test
-from submission.package.archive import archive_notes, check_archive
+from submission.package.archive import check_archive
 from submission.package.pack import open_systems
 from submission.package.pack import pack as write_package
 from submission.report.page import write_report
 from submission.runs.entry import open_entry
-from submission.systems import check_file, common_edition, read_summaries, read_truth, require_kind, scores_file
+from submission.systems import common_edition, read_summaries, read_truth, scores_file
 
 app = typer.Typer(
     name="lbar submit",
@@ -44,21 +42,7 @@ app = typer.Typer(
 )
 
 
-class How(StrEnum):
-    """Values that a blend averages."""
-
-    raw = "raw"
-    standardised = "standardised"
-    rank = "rank"
-
-
-class Direction(StrEnum):
-    """What is the query, and what is ranked."""
-
-    text_to_audio = "text-to-audio"
-    audio_to_text = "audio-to-text"
-
-
+Direction = Literal["text-to-audio", "audio-to-text"]
 Year = Annotated[
     str | None,
     typer.Option(
@@ -88,22 +72,21 @@ def check(
 ) -> None:
     """List every problem of a submission file or a package."""
     require_file(file)
-    known = read_truth(truth, queries, audio)
-    option = edition or (next(iter(MOMENTS)) if known is not None and not isinstance(known, Truth) else None)
-    year = common_edition(option, [] if file.suffix == ".zip" else [str(file)])
-    if file.suffix == ".zip":
-        require_kind(year, known)
-        problems, verdict = list(check_archive(file, year, known)), f"ok: a package of edition {year.name}"
-        windows = known if isinstance(known, MomentTruth) else None
-        notes = [] if problems or year.output != "windows" else list(archive_notes(file, year, windows))
+    known, is_package = read_truth(truth, queries, audio), file.suffix == ".zip"
+    option = edition or (next(iter(MOMENTS)) if isinstance(known, MomentTruth) else None)
+    year = common_edition(option, [] if is_package else [str(file)])
+    require_kind(year, known)
+    if is_package:
+        found = check_archive(file, year, known)
+    elif year.output == "windows" and b'"relevant_windows"' in file.read_bytes().partition(b"\n")[0]:
+        found = check_true_windows(file.read_bytes())
     else:
-        problems, found, verdict = check_file(file.read_bytes(), year, known)
-        notes = list(format_problems(found))
-    print(*(f"note: {line}" for line in notes), sep="\n", end="\n" if notes else "")
-    if problems:
-        print(*problems, sep="\n")
+        found = check_output(file.read_bytes(), year, known)
+    for line in [*(f"note: {note}" for note in found.notes), *found.problems]:
+        print(line)
+    if found.problems:
         raise SubmissionError(f"{file}: has problems, listed above")
-    print(verdict)
+    print(f"ok: {found.size}")
     if known is None:
         print("note: not compared with the queries; add --truth, or --queries and --audio")
 
@@ -114,15 +97,14 @@ def score(
     edition: Year = None,
     truth: Scored = None,
     annotations: Annotations = None,
-    direction: Ranked = Direction.text_to_audio,
+    direction: Ranked = "text-to-audio",
     per_query: Annotated[Path | None, typer.Option(help="Also write the metrics of each query as CSV.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the metrics of a system."""
     if per_query:
         require_other(per_query, [Path(system), truth, annotations])
-    from_audio = direction is Direction.audio_to_text
-    (summary,) = read_summaries([system], edition, truth, annotations, from_audio)
+    (summary,) = read_summaries([system], edition, truth, annotations, direction == "audio-to-text")
     print(json.dumps(summary.document(), indent=1) if as_json else "\n".join(summary.lines()))
     if per_query:
         text = io.StringIO()
@@ -138,7 +120,7 @@ def compare(
     edition: Year = None,
     truth: Scored = None,
     annotations: Annotations = None,
-    direction: Ranked = Direction.text_to_audio,
+    direction: Ranked = "text-to-audio",
     as_json: AsJson = False,
 ) -> None:
     """Compare a system with the mean of others.
@@ -146,7 +128,7 @@ def compare(
     The paired test swaps the systems for groups of queries.
     """
     names = [system, *others]
-    first, *rest = read_summaries(names, edition, truth, annotations, direction is Direction.audio_to_text)
+    first, *rest = read_summaries(names, edition, truth, annotations, direction == "audio-to-text")
     found = paired_test(first, rest)
     if as_json:
         systems = [{"system": name} | one.document() for name, one in zip(names, (first, *rest), strict=True)]
@@ -185,7 +167,7 @@ def write(
 def blend(
     scores: Annotated[list[str], typer.Argument(help="Two or more score matrices (.npy) or finished runs.")],
     out: Annotated[Path, typer.Option(help="The score matrix to write.")],
-    how: Annotated[How, typer.Option(help="Values to average.")] = How.raw,
+    how: Annotated[How, typer.Option(help="Values to average.")] = "raw",
     weight: Annotated[list[float], typer.Option(help="Weight of each system, in order; default: equal ones.")] = [],  # noqa: B006
     validation: Annotated[
         list[str], typer.Option(help="Scores of validation by the same model, for each system, to search the weights.")
@@ -206,9 +188,9 @@ def blend(
         searched = {name: read_scores(files[name]) for name in validation}
         require_disjoint(parts, searched)
         year = common_edition(edition, [*scores, *validation])
-        weights, best = search_weights(searched, how.value, year)
+        weights, best = search_weights(searched, how, year)
         print(f"searched the weights on the validation split, where {year.metric} is {best:.4f}")
-    matrix = blended(parts, how.value, weights)
+    matrix = blended(parts, how, weights)
     write_scores(out, matrix)
     for name, share in matrix.facts["weights"].items():
         print(f"  {share:.2f}  {name}")

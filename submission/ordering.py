@@ -7,14 +7,13 @@ the order of the pool. With equal scores, metrics may therefore differ from the 
 as chance does. Q: queries, C: clips, R: maximum number of relevant clips of a query.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 
 import numpy as np
 
 from submission.errors import SubmissionError
 
 NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding of rows of ranks
-BLOCK = 1 << 22  # scores that are read together: 16 MiB
 
 
 def relevant_ranks(values: np.ndarray, relevant: Sequence[Sequence[int]], names: Sequence[str]) -> np.ndarray:
@@ -38,8 +37,7 @@ def relevant_ranks(values: np.ndarray, relevant: Sequence[Sequence[int]], names:
 
 def ranked_columns(values: np.ndarray, names: Sequence[str], k: int) -> np.ndarray:
     """Return the columns of each query's best clips, (Q, k)."""
-    order = ClipOrder(names)
-    return np.concatenate([order.best(values[rows], k) for rows in row_blocks(values)])
+    return ClipOrder(names).best(values, k)
 
 
 class ClipOrder:
@@ -87,18 +85,11 @@ def pad_ranks(ranks: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
     return padded
 
 
-def row_blocks(values: np.ndarray) -> Iterator[slice]:
-    """Yield slices of rows that make blocks of 16 MiB."""
-    size = max(1, BLOCK // max(1, values.shape[1]))
-    return (slice(start, min(start + size, len(values))) for start in range(0, len(values), size))
-
-
 def require_finite(values: np.ndarray) -> None:
     """Raise SubmissionError for a score that is NaN or infinite."""
-    for rows in row_blocks(values):
-        if len(wrong := np.argwhere(~np.isfinite(values[rows]))):
-            row, column = wrong[0]
-            raise SubmissionError(f"score in row {rows.start + row}, column {column} (from 0): not a finite number")
+    if len(wrong := np.argwhere(~np.isfinite(values))):
+        row, column = wrong[0]
+        raise SubmissionError(f"score in row {row}, column {column} (from 0): not a finite number")
 
 
 def sizes(lists: Iterable[Sized]) -> np.ndarray:

@@ -5,6 +5,7 @@ differ in lightness.
 """
 
 import logging
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,20 @@ def new_figure(height: float = 3.2) -> "Figure":
 
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure as .svg or .png, with reproducible bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path) as file:
+        file.write(_encoded(figure, path.suffix.removeprefix("."), path.stem))
+
+
+def svg_of(figure: "Figure") -> bytes:
+    """Return a figure as SVG, with reproducible bytes."""
+    return _encoded(figure, "svg", "lbar")
+
+
+def _encoded(figure: "Figure", kind: str, salt: str) -> bytes:
     import matplotlib
 
-    kind = path.suffix.removeprefix(".")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "path"}), writing(path) as file:
-        figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    data = BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}):
+        figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return data.getvalue()

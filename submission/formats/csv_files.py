@@ -19,8 +19,10 @@ from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem, require_none
 from submission.formats.score_matrix import Labels, ScoreMatrix
-from submission.formats.truth import Row, Truth, matrix_truth, parse_rows
+from submission.formats.truth import Truth, matrix_truth
 from submission.ordering import ranked_columns
+
+Row = tuple[int, list[str]]  # line number and cells
 
 
 class Submission(NamedTuple):
@@ -40,7 +42,8 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
     Raises SubmissionError for a matrix that a CSV cannot represent.
     """
-    _write(path, csv_of(matrix, edition))
+    with writing(path) as file:
+        file.write(csv_of(matrix, edition))
 
 
 def write_best(labels: Labels, best: np.ndarray, path: Path, edition: Edition) -> None:
@@ -49,14 +52,8 @@ def write_best(labels: Labels, best: np.ndarray, path: Path, edition: Edition) -
     Args:
         best: (Q, ranking_length) columns of each query's best clips, best first.
     """
-    _write(path, _ranked_csv(labels, best, edition))
-
-
-def _write(path: Path, data: bytes) -> None:
-    if path.suffix != ".csv":
-        raise SubmissionError(f"{path}: give a name ending in .csv")
     with writing(path) as file:
-        file.write(data)
+        file.write(_ranked_csv(labels, best, edition))
 
 
 def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
@@ -75,7 +72,7 @@ def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
 
 def _ranked_csv(labels: Labels, best: np.ndarray, edition: Edition) -> bytes:
     header = edition.for_pool(len(labels.file_names)).columns
-    return _checked_csv(labels, edition, header, ([labels.file_names[column] for column in row] for row in best))
+    return _checked_csv(labels, edition, header, np.array(labels.file_names, dtype=object)[best].tolist())
 
 
 def _checked_csv(labels: Labels, edition: Edition, header: list[str], cells: Iterable[list[str]]) -> bytes:
@@ -96,7 +93,8 @@ def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Subm
     a repeated file twice.
     """
     try:
-        (_, header), *rows = parse_rows(data) or [(1, [])]
+        reader = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
+        (_, header), *rows = [(reader.line_num, cells) for cells in reader] or [(1, [])]
     except (UnicodeDecodeError, csv.Error) as error:
         return Submission([], [], [Problem(None, "no CSV in UTF-8 with commas and double quotes", str(error))])
     if problem := _header_problem(header, edition):
@@ -115,32 +113,32 @@ def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Subm
     return Submission(header, rows, [*wrong, *problems, *_query_problems(rows, truth)])
 
 
-def read_lists(path: Path, edition: Edition, truth: Truth) -> dict[str, list[str]]:
-    """Read a ranked CSV.
+def read_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
+    """Read a CSV as a score matrix, whose ids are texts and names.
 
-    The file names of each query, best first. Raises SubmissionError for a file with problems.
-    """
-    _, rows, problems = check_csv(path.read_bytes(), edition, truth)
-    require_none(path, problems)
-    return {query: names for _, (query, *names) in rows}
+    In a ranked CSV, the clips of a row score as many points as ranks follow, and all others 0.
 
-
-def read_matrix_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
-    """Read a CSV of all scores.
-
-    Texts and names are the ids. Raises SubmissionError for a file with problems.
+    Raises SubmissionError for a file with problems.
     """
     header, rows, problems = check_csv(path.read_bytes(), edition, truth)
     require_none(path, problems)
-    queries, names = [cells[0] for _, cells in rows], header[1:]
+    queries, cells = [row[0] for _, row in rows], [row[1:] for _, row in rows]
     relevant = [sorted(truth.relevant[query] or ()) or None for query in queries]
-    values = np.array([cells[1:] for _, cells in rows], dtype=np.float64).astype(np.float32)
-    return ScoreMatrix(queries, queries, names, names, relevant, values=values)
+    if edition.output == "matrix":
+        values = np.array(cells, dtype=np.float64).astype(np.float32)
+        return ScoreMatrix(queries, queries, header[1:], header[1:], relevant, values=values)
+    names, depth = sorted(truth.pool), len(header) - 1
+    column_of = {name: column for column, name in enumerate(names)}
+    values = np.zeros((len(rows), len(names)), dtype=np.float32)
+    np.put_along_axis(
+        values, np.array([[column_of[name] for name in row] for row in cells]), np.arange(depth, 0, -1), 1
+    )
+    return ScoreMatrix(queries, queries, names, names, relevant, values=values, depth=depth)
 
 
 def editions_of(path: Path) -> list[Edition]:
     """Return the editions whose header a CSV has."""
-    header = check_csv(path.read_bytes(), EDITIONS["2022"]).header
+    header = check_csv(path.read_bytes().partition(b"\n")[0], EDITIONS["2022"]).header
     return [edition for edition in EDITIONS.values() if _fits(header, edition)]
 
 

@@ -9,7 +9,7 @@ Times are seconds. Windows have scores during development; a submitted file has 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -60,9 +60,19 @@ class Moments:
 
     line: int
     qid: Qid
-    query: str | None
-    vid: str | None
+    query: str
+    vid: Text
     windows: Annotated[list[Found], Field(alias="pred_relevant_windows", min_length=1)]
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the windows have scores."""
+        return len(self.windows[0]) == 3
+
+    @property
+    def ranked(self) -> list[Window]:
+        """The windows by falling score, if they have scores."""
+        return sorted(self.windows, key=lambda window: -window[2]) if self.is_scored else self.windows
 
 
 class MomentTruth(NamedTuple):
@@ -110,18 +120,17 @@ def read_moment_truth(path: Path) -> MomentTruth:
     Raises SubmissionError for a file with problems.
     """
     require_file(path)
-    queries, problems, notes = check_moment_truth(path.read_bytes())
+    truth, problems = check_moment_truth(path.read_bytes(), path.name)
     require_none(path, problems)
-    return MomentTruth(queries, path.name, notes)
+    return truth
 
 
-def check_moment_truth(data: bytes) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
-    """Check queries with true windows.
-
-    Return them by id, the problems, and unusual windows.
-    """
+def check_moment_truth(data: bytes, name: str) -> tuple[MomentTruth, list[Problem]]:
+    """Return queries with true windows, and the problems of their file."""
     queries, problems = _parse(data, MomentQuery)
-    return queries, problems, [note for query in queries.values() for note in _oddities_of_truth(query)]
+    return MomentTruth(
+        queries, name, [note for query in queries.values() for note in _oddities_of_truth(query)]
+    ), problems
 
 
 def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None) -> list[Moments]:
@@ -139,16 +148,16 @@ def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = Non
 
     Stricter than the official script of 2026, which accepts reversed windows and repeated queries.
     """
-    answers, problems = _parse(data, Moments)
-    queries = truth.queries if truth else {}
-    for answer in answers.values():
-        if truth and answer.qid not in queries:
-            problems.append(Problem(answer.line, "unknown query", answer.qid, queries))
-    if len({len(window) for answer in answers.values() for window in answer.windows}) > 1:
+    by_query, problems = _parse(data, Moments)
+    answers, queries = list(by_query.values()), truth.queries if truth else {}
+    if len({len(window) for answer in answers for window in answer.windows}) > 1:
         problems.append(Problem(None, "only some windows have scores; give all or none"))
-    problems += [Problem(None, "no line for the query", qid) for qid in queries if qid not in answers]
-    notes = [note for answer in answers.values() for note in _oddities(answer, edition, queries.get(answer.qid))]
-    return Checked(list(answers.values()), problems, notes)
+    if truth:
+        unknown = (answer for answer in answers if answer.qid not in queries)
+        problems += [Problem(answer.line, "unknown query", answer.qid, queries) for answer in unknown]
+        problems += [Problem(None, "no line for the query", qid) for qid in queries if qid not in by_query]
+    notes = [note for answer in answers for note in _oddities(answer, edition, queries.get(answer.qid))]
+    return Checked(answers, problems, notes)
 
 
 def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
@@ -156,23 +165,16 @@ def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
     return {answer.qid: answer.windows for answer in answers}
 
 
-def is_scored(answers: Sequence[Moments]) -> bool:
-    """Return whether the windows have scores."""
-    return bool(answers) and len(answers[0].windows[0]) == 3
-
-
 def write_scored_moments(path: Path, answers: Sequence[Moments]) -> None:
     """Write all windows with their scores, for scoring."""
     with writing(path) as file:
-        for answer in answers:
-            file.write(_line(answer, answer.windows))
+        file.writelines(_line(answer, answer.windows) for answer in answers)
 
 
 def write_moments(path: Path, answers: Sequence[Moments], edition: Edition) -> None:
     """Write a file to submit."""
-    data = submitted(answers, edition)
     with writing(path) as file:
-        file.write(data)
+        file.write(submitted(answers, edition))
 
 
 def submitted(answers: Sequence[Moments], edition: Edition) -> bytes:
@@ -180,18 +182,13 @@ def submitted(answers: Sequence[Moments], edition: Edition) -> bytes:
 
     The best windows of each query without their scores, best first.
     """
-    lines = []
-    for answer in answers:
-        if answer.query is None or answer.vid is None:
-            raise SubmissionError(f"line {answer.line}: query or vid is missing, which a submission needs")
-        ranked = sorted(answer.windows, key=lambda window: -window[2]) if is_scored([answer]) else answer.windows
-        lines.append(_line(answer, [window[:2] for window in ranked[: edition.max_windows]]))
-    return b"".join(lines)
+    best = ([window[:2] for window in answer.ranked[: edition.max_windows]] for answer in answers)
+    return b"".join(map(_line, answers, best))
 
 
 def _line(answer: Moments, windows: list[Window]) -> bytes:
     content = {"qid": answer.qid, "query": answer.query, "vid": answer.vid, "pred_relevant_windows": windows}
-    return json.dumps({k: v for k, v in content.items() if v is not None}, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(content, ensure_ascii=False).encode() + b"\n"
 
 
 Line = TypeVar("Line", MomentQuery, Moments)
@@ -203,16 +200,12 @@ def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem
     Wrong lines and repeated queries become problems.
     """
     adapter, found, problems = TypeAdapter(kind), dict[str, Line](), list[Problem]()
-    defaults: dict[str, Any] = {"query": None, "vid": None} if kind is Moments else {}
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            content = json.loads(line)
-            parsed = adapter.validate_python({**defaults, **content, "line": number})
+            parsed = adapter.validate_python({**json.loads(line), "line": number})
         except ValidationError as error:
             for fault in error.errors()[:3]:
-                problems.append(
-                    Problem(number, f"{(fault['loc'] or ('line',))[0]}: {fault['msg']}", f"{fault['input']!s:.60}")
-                )
+                problems.append(Problem(number, f"{fault['loc'][0]}: {fault['msg']}", f"{fault['input']!s:.60}"))
         except (ValueError, TypeError, RecursionError) as error:
             problems.append(Problem(number, "no JSON object", str(error)))
         else:
@@ -241,9 +234,7 @@ def _oddities(answer: Moments, edition: Edition, query: MomentQuery | None) -> I
             yield Problem(answer.line, "a window has no length, or is outside the recording", str(window))
     if len(answer.windows) > edition.max_windows:
         yield Problem(answer.line, f"more than the {edition.max_windows} windows that count")
-    if is_scored([answer]) and answer.windows != sorted(answer.windows, key=lambda window: -window[2]):
+    if answer.windows != answer.ranked:
         yield Problem(answer.line, "windows are not sorted by score: R1 uses the first, mAP the best score")
-    if answer.query is None or answer.vid is None:
-        yield Problem(answer.line, "query or vid is missing")
-    elif query and (answer.query, answer.vid) != (query.query, query.vid):
+    if query and (answer.query, answer.vid) != (query.query, query.vid):
         yield Problem(answer.line, "query or vid differs from the list")

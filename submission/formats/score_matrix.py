@@ -4,7 +4,6 @@ NAME.npy: float32 of Q queries x C clips, higher is better. NAME.json: the rows 
 """
 
 import json
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,13 +36,12 @@ class Labels:
 
     def __post_init__(self) -> None:
         """Raise SubmissionError for labels that contradict each other."""
-        if 0 in self.shape or not len(self.query_texts) == len(self.relevant) == self.shape[0]:
+        rows, columns = self.shape
+        if 0 in self.shape or not len(self.query_texts) == len(self.relevant) == rows:
             raise SubmissionError(f"scores of shape {self.shape} need as many texts and lists of relevant clips")
         pool = set(self.clip_ids)
-        if len(self.file_names) != self.shape[1] or len(pool) < self.shape[1]:
-            raise SubmissionError("the ids of the clips are not unique, or their file names are missing")
-        if len(set(self.query_ids)) < self.shape[0]:
-            raise SubmissionError("the ids of the queries are not unique")
+        if len(self.file_names) != columns or len(pool) < columns or len(set(self.query_ids)) < rows:
+            raise SubmissionError("the ids of clips or queries are not unique, or file names are missing")
         for query, clips in zip(self.query_ids, self.relevant, strict=True):
             if clips is not None and (not clips or len(set(clips)) < len(clips) or not pool.issuperset(clips)):
                 raise SubmissionError(f"query {query!r}: its relevant clips are none, repeated, or not in the pool")
@@ -60,17 +58,18 @@ class ScoreMatrix(Labels):
 
     Attributes:
         values: (Q, C) float32, memory-mapped if read from a file.
+        depth: Number of ranks that are known, of a ranked CSV; None if all are.
     """
 
     values: np.ndarray = field(kw_only=True)
+    depth: int | None = None
 
     def __post_init__(self) -> None:
         """Raise SubmissionError for scores of another shape, NaN or infinity."""
         super().__post_init__()
         if self.values.dtype != np.float32 or self.values.shape != self.shape:
-            raise SubmissionError(
-                f"scores must be float32 of shape {self.shape}, not {self.values.dtype} of shape {self.values.shape}"
-            )
+            found = f"{self.values.dtype} of shape {self.values.shape}"
+            raise SubmissionError(f"scores must be float32 of shape {self.shape}, not {found}")
         require_finite(self.values)
 
     def __len__(self) -> int:
@@ -123,7 +122,7 @@ def read_scores(path: Path) -> ScoreMatrix:
     for half in (path, sidecar):
         require_file(half, "a score matrix is NAME.npy and NAME.json")
     try:
-        values = np.load(path, mmap_mode="r")
+        values = np.lib.format.open_memmap(path, mode="r")
         described = json.loads(sidecar.read_text(encoding="utf-8"))
         queries, clips = described["queries"], described["clips"]
         return ScoreMatrix(
@@ -135,7 +134,7 @@ def read_scores(path: Path) -> ScoreMatrix:
             dict(described.get("facts", {})),
             values=values,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SubmissionError(f"{path}: no score matrix ({error}); write it again") from None
 
 

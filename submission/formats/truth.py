@@ -7,8 +7,6 @@ A submitted file identifies a query only by its text, so two queries with the sa
 """
 
 import ast
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +14,10 @@ from statistics import mode
 
 from data_tools.files import require_folder
 from data_tools.names import audio_tree
+from data_tools.tables import caption_columns, read_table
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem
 from submission.formats.score_matrix import Labels
-
-Row = tuple[int, list[str]]  # line number and cells
 
 
 @dataclass(frozen=True)
@@ -36,32 +33,6 @@ class Truth:
     pool: frozenset[str]
 
 
-def read_rows(path: Path, columns: list[str]) -> tuple[list[str], list[Row]]:
-    """Read a CSV file; return its header, which has some columns, and its rows."""
-    try:
-        rows = parse_rows(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SubmissionError(f"{path}: no CSV in UTF-8 with commas and double quotes ({error})") from None
-    header = rows[0][1] if rows else []
-    if missing := [name for name in columns if name not in header]:
-        raise SubmissionError(f"{path}: no column {missing[0]}; the header is {','.join(header)!r}")
-    if len(rows) < 2:
-        raise SubmissionError(f"{path}: no row follows the header")
-    for line, cells in rows[1:]:
-        if len(cells) != len(header) or not all(cell.strip() for cell in cells) or any("\n" in cell for cell in cells):
-            raise SubmissionError(f"{path}: line {line}: an empty cell, a cell over several lines, or other columns")
-    return header, rows[1:]
-
-
-def parse_rows(data: bytes) -> list[Row]:
-    """Return the rows of a CSV.
-
-    Raises csv.Error, or UnicodeDecodeError, for other files.
-    """
-    reader = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
-    return [(reader.line_num, cells) for cells in reader]
-
-
 def read_captions(path: Path) -> Truth:
     """Read a captions file in Clotho's format.
 
@@ -69,14 +40,14 @@ def read_captions(path: Path) -> Truth:
     CSV could not distinguish these queries. Clotho has 16, all in the development split; the official script scores the
     last file only.
     """
-    header, rows = read_rows(path, ["file_name", "caption_1"])
-    if header[0] != "file_name" or not all(name.startswith("caption_") for name in header[1:]):
-        raise SubmissionError(f"{path}: the header must be file_name,caption_1,..., not {','.join(header)!r}")
+    rows = read_table(path, ["file_name", "caption_1"])
+    columns = caption_columns(path, rows[0][1])
     relevant: dict[str, frozenset[str]] = {}
     pool: set[str] = set()
-    for line, (name, *texts) in rows:
-        if name in pool:
-            raise SubmissionError(f"{path}: {Problem(line, 'a file name is repeated', name)}")
+    for line, row in rows:
+        name, texts = row["file_name"], [row[column] for column in columns]
+        if name in pool or not all(text.strip() for text in (name, *texts)):
+            raise SubmissionError(f"{path}: {Problem(line, 'a cell is empty, or a file name is repeated', name)}")
         pool.add(name)
         for text in texts:
             if relevant.setdefault(text, frozenset([name])) != {name}:
@@ -97,10 +68,9 @@ def read_blind_set(queries: Path, audio: Path) -> Truth:
     if not names:
         raise SubmissionError(f"{audio}: no audio file")
     relevant: dict[str, None] = {}
-    header, rows = read_rows(queries, ["caption"])
-    for line, cells in rows:
-        if (text := cells[header.index("caption")]) in relevant:
-            raise SubmissionError(f"{queries}: {Problem(line, 'the query is repeated', text)}")
+    for line, row in read_table(queries, ["caption"]):
+        if (text := row["caption"]) in relevant or not text.strip():
+            raise SubmissionError(f"{queries}: {Problem(line, 'the query is empty or repeated', text)}")
         relevant[text] = None
     return Truth(relevant, frozenset(names))
 
@@ -113,20 +83,17 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     Source: DCASE 2025 baseline, resources/metadata_eval.csv.
     """
     relevant: dict[str, frozenset[str]] = {}
-    header, rows = read_rows(path, ["query", "audio_filenames"])
-    for line, cells in rows:
-        text, listed = (cells[header.index(name)] for name in ("query", "audio_filenames"))
+    for line, row in read_table(path, ["query", "audio_filenames"]):
+        text, listed = row["query"], row["audio_filenames"]
         if text not in pool.relevant or text in relevant:
             raise SubmissionError(f"{path}: {Problem(line, 'unknown or repeated query', text, pool.relevant)}")
         try:
             names = frozenset(ast.literal_eval(listed))
         except (ValueError, SyntaxError, TypeError):
             names = frozenset()
-        if not names or (strange := names - pool.pool):
-            problem = Problem(
-                line, "no list of known file names", min(map(str, strange)) if names else listed, pool.pool
-            )
-            raise SubmissionError(f"{path}: {problem}")
+        if not names or not names <= pool.pool:
+            wrong = min(map(str, names - pool.pool), default=listed)
+            raise SubmissionError(f"{path}: {Problem(line, 'no list of known file names', wrong, pool.pool)}")
         relevant[text] = names
     return Truth(relevant, pool.pool)
 

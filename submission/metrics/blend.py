@@ -44,7 +44,9 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     if len(factors) != len(parts) or not (factors >= 0).all() or not 0 < sum(factors.tolist()) < math.inf:
         raise SubmissionError(f"the weights are {factors.tolist()}; give {len(parts)} numbers of 0 or more, not all 0")
     total = sum(factor * scaled(part, how) for factor, part in zip(factors, parts.values(), strict=True))
+    editions = {part.facts.get("edition") for part in parts.values()}
     facts = {
+        "edition": editions.pop() if len(editions) == 1 else None,
         "blend": how,
         "weights": dict(zip(parts, (factors / factors.sum()).tolist(), strict=True)),
         "of": {name: part.facts for name, part in parts.items()},

@@ -6,7 +6,7 @@ Q: queries, R: maximum number of relevant clips of a query.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,6 @@ import numpy as np
 
 from submission.editions import Edition, format_metric
 from submission.errors import SubmissionError
-from submission.formats.csv_files import read_lists
 from submission.formats.moments import MomentTruth, read_moments, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth
@@ -31,7 +30,7 @@ from submission.metrics.intervals import (
 )
 from submission.metrics.moments import LENGTHS, THRESHOLDS, MomentScores, Windows, score_moments
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
-from submission.ordering import NEVER, pad_ranks, relevant_ranks, sizes
+from submission.ordering import NEVER, relevant_ranks, sizes
 
 CLIPS = ("R@1", "R@5", "R@10", "mAP@10")
 PRECISIONS = [f"mAP@{threshold:g}" for threshold in THRESHOLDS]
@@ -160,30 +159,16 @@ class Summary:
         ]
 
 
-def ranks_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
-    """Return the ranks in a ranked CSV.
-
-    Source: DCASE 2022 eval_script.py. Deviations: files with problems are refused; a caption such as NA is text.
-
-    Args:
-        truth: Queries that the file must have, and the pool.
-        annotations: Score only these queries, with these relevant clips.
-    """
-    lists = read_lists(path, edition, truth)
-    relevant = [(query, names or frozenset()) for query, names in (annotations or truth).relevant.items()]
-    ranks = [[rank for rank, name in enumerate(lists[query], 1) if name in names] for query, names in relevant]
-    texts = [query for query, _ in relevant]
-    return _ranks(pad_ranks(ranks), [names for _, names in relevant], texts, len(truth.pool), edition.ranking_length)
-
-
 def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
-    """Return the ranks in a score matrix.
+    """Return the ranks in a score matrix, or in a ranked CSV.
 
     Every row is a query, even if two rows have the same text.
     """
     relevant = matrix.relevant_columns()
     ranks = relevant_ranks(matrix.values, relevant, matrix.file_names)
-    return _ranks(ranks, list(map(tuple, relevant)), matrix.query_texts, len(matrix.clip_ids))
+    if matrix.depth is not None:
+        ranks[ranks > matrix.depth] = NEVER
+    return _ranks(ranks, relevant, matrix.query_texts, len(matrix.clip_ids), matrix.depth)
 
 
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
@@ -193,6 +178,8 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
 
     Captions with equal scores are sorted by their texts.
     """
+    if matrix.depth is not None:
+        raise SubmissionError("a ranked CSV ranks only clips; give its score matrix to rank captions")
     rows_of: dict[int, list[int]] = {}
     for row, columns in enumerate(matrix.relevant_columns()):
         for column in columns:
@@ -206,7 +193,7 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
 
 def _ranks(
     ranks: np.ndarray,
-    relevant: Sequence[Collection[object]],
+    relevant: Sequence[Sequence[int]],
     texts: list[str],
     n_pool: int,
     depth: int | None = None,
@@ -258,20 +245,21 @@ def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
     return summarise(ranks_in_matrix(matrix), edition.metrics, edition.metric)
 
 
-def with_annotations(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
-    """Return the annotated queries with their annotated clips.
+def with_truth(matrix: ScoreMatrix, truth: Truth) -> ScoreMatrix:
+    """Return the queries that a truth has, with its relevant clips.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """
-    rows = [row for row, text in enumerate(matrix.query_texts) if text in annotations.relevant]
-    id_of = dict(zip(matrix.file_names, matrix.clip_ids, strict=True))
+    rows = [row for row, text in enumerate(matrix.query_texts) if text in truth.relevant]
     texts = [matrix.query_texts[row] for row in rows]
+    id_of = dict(zip(matrix.file_names, matrix.clip_ids, strict=True))
+    relevant = ([id_of[name] for name in sorted(truth.relevant[text] or ()) if name in id_of] for text in texts)
     return replace(
         matrix,
         values=matrix.values[rows],
         query_ids=[matrix.query_ids[row] for row in rows],
         query_texts=texts,
-        relevant=[sorted(id_of[name] for name in annotations.relevant[text] or ()) for text in texts],
+        relevant=[clips or None for clips in relevant],
     )
 
 

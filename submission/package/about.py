@@ -6,44 +6,15 @@ See PACKAGE.md.
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, ValidationError
 
-from data_tools.errors import DataError
 from data_tools.files import require_file
-from data_tools.settings import parse_yaml
-from submission.editions import ABBREVIATION
+from data_tools.settings import Strict, fault_of, parse
 from submission.errors import SubmissionError
-
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-NamePart = Annotated[Text, Field(pattern=r"^[\w '’.-]+$")]  # part of the label, and so of file names
+from submission.package.meta_model import Abbreviation, Author, Authors, Text
 
 
-class Part(BaseModel):
-    """A mapping without unknown keys."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class Affiliation(Part):
-    """An institute."""
-
-    abbreviation: NamePart
-    institute: Text
-    department: Text | None
-    location: Text
-
-
-class Author(Part):
-    """An author; exactly one is corresponding."""
-
-    lastname: NamePart
-    firstname: Text
-    email: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
-    corresponding: bool = False
-    affiliation: Affiliation
-
-
-class System(Part):
+class System(Strict):
     """Facts about one system.
 
     Attributes:
@@ -54,14 +25,14 @@ class System(Part):
     """
 
     name: Text
-    abbreviation: Annotated[Text, Field(max_length=ABBREVIATION)]
+    abbreviation: Abbreviation
     output: Text | None = None
     scored: Text | None = None
     parameters: Annotated[int, Field(ge=1)] | None = None
-    description: dict[str, Any] = {}
+    description: dict[str, Any] = Field({})
 
 
-class Address(Part):
+class Address(Strict):
     """The address of a data set or model.
 
     None if it is not published.
@@ -70,18 +41,12 @@ class Address(Part):
     url: Text | None
 
 
-def _with_one_corresponding(authors: list[Author]) -> list[Author]:
-    if sum(author.corresponding for author in authors) != 1:
-        raise ValueError("write corresponding: true for exactly one author")
-    return authors
-
-
-class About(Part):
+class About(Strict):
     """Content of about.yaml."""
 
-    authors: Annotated[list[Author], Field(min_length=1), AfterValidator(_with_one_corresponding)]
+    authors: Authors
     systems: Annotated[list[System], Field(min_length=1)]
-    sources: dict[str, Address] = {}
+    sources: dict[str, Address] = Field({})
     annotations: Text | None = None
     source_code: Text | None = None
 
@@ -97,13 +62,17 @@ def read_about(path: Path, n_systems: int) -> About:
     Raises SubmissionError with all missing or wrong facts, one per line.
     """
     require_file(path, "PACKAGE.md has an example")
+    document = parse(path.read_bytes())
+    faults = [f"{path}, line {line}: {text}" for _, line, text in document.problems]
     try:
-        about = About.model_validate(parse_yaml(path.read_bytes()))
-    except DataError as error:
-        raise SubmissionError(f"{path}: {error}") from None
+        if not faults:
+            about = About.model_validate(document.value)
     except ValidationError as error:
-        faults = (f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise SubmissionError("\n".join(faults)) from None
+        for fault in error.errors():
+            keys = ".".join(map(str, fault["loc"]))
+            faults.append(f"{path}, line {document.line(fault['loc'])}: {keys}: {fault_of(fault)}")
+    if faults:
+        raise SubmissionError("\n".join(faults))
     if len(about.systems) != n_systems:
         raise SubmissionError(f"{path}: systems: {len(about.systems)} described, {n_systems} submitted; describe each")
     return about

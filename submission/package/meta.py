@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from submission.editions import RESULT, Edition
 from submission.package.about import About, System
 from submission.package.meta_model import DESCRIPTION, figure_keys
 from submission.runs.entry import Entry
-from submission.runs.record import SetFacts
+from submission.runs.record import SetFacts, SourceFacts
 
 OFFICIAL = frozenset({"castella", "clotho_moment"})  # training sets of 2026 that are not external
 
@@ -64,8 +64,9 @@ def make_meta(
 
 def _clips_block(runs: Sequence[Entry], about: About, system: System) -> dict[str, Any]:
     members = sum(len(run.members) for run in runs)
+    known = {key: _as_one(values) for key, values in describe(runs).items()}
     return {
-        "description": describe(runs) | system.description | {"ensemble": members if members > 1 else None},
+        "description": known | system.description | {"ensemble": members if members > 1 else None},
         "complexity": {"total_parameters": system.parameters or sum(count_parameters(runs))},
         "external_datasets": list(_external_sources(runs, about)),
         "source_code": about.source_code,
@@ -74,27 +75,26 @@ def _clips_block(runs: Sequence[Entry], about: About, system: System) -> dict[st
 
 def _moments_block(runs: Sequence[Entry], about: About) -> dict[str, Any]:
     trained, frozen = count_parameters(runs)
-    audio = [
-        [one.name for one in networks(run) if one.part != "text" and one.name] or [run.recipe["model"]["audio"]["kind"]]
-        for run in runs
-    ]
+    known, audio = describe(runs), list[str]()
+    for run in runs:
+        names = [one.name for one in networks(run) if one.part != "text" and one.name]
+        audio += names or [run.recipe["model"]["audio"]["kind"]]
     external = [
-        {"name": item["name"], "url": item["url"]}
-        | ({"licences": item["licences"]} if isinstance(item.get("licences"), str) else {})
+        {key: item[key] for key in ("name", "url", "licences") if key != "licences" or isinstance(item.get(key), str)}
         for item in _external_sources(runs, about)
         if item["name"] not in OFFICIAL and item["purpose"] != "other"
     ]
     return {
         "model": {
-            "audio_models": list(dict.fromkeys(name for names in audio for name in names)),
-            "text_models": list(dict.fromkeys(map(text_name, runs))),
+            "audio_models": list(dict.fromkeys(audio)),
+            "text_models": known["word_embeddings"],
             "LLMs": [],
             "trainable_parameters": _format_millions(trained),
             "freezed_parameters": _format_millions(frozen),
-            "loss_function": list(dict.fromkeys(loss_in_words(t) for s in trained_stages(runs) for t in s["losses"])),
+            "loss_function": known["loss_function"],
         },
         "dataset": {
-            "data_augmentation": _augmentation(runs),
+            "data_augmentation": _as_one(known["data_augmentation"]),
             "external_data_resources": external,
             "audio_captions": _count_pairs(runs),
         },
@@ -103,56 +103,48 @@ def _moments_block(runs: Sequence[Entry], about: About) -> dict[str, Any]:
     }
 
 
-def trained_stages(runs: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Return the settings of the stage of each trained model."""
-    members = [(run, member["stage"]) for run in runs for member in run.members]
-    return [run.recipe["stages"][stage] for run, stage in members if stage is not None]
+def describe(runs: Sequence[Entry]) -> dict[str, list[Any]]:
+    """Return the values of the block `description` of meta.yaml.
 
-
-def describe(runs: Sequence[Entry]) -> dict[str, Any]:
-    """Return the block `description` of meta.yaml.
-
-    None for what is not known.
+    Each only once; none for what is not known.
     """
     experts = [expert for run in runs for expert in run.result.experts.values()]
-    rates = sorted({expert.rate for expert in experts if expert.rate})
     models = [(run.recipe["model"]["audio"], run.recipe["model"]["text"]) for run in runs]
-    stages = trained_stages(runs)
-    optimizers = [stage["optimizer"] for stage in stages]
+    members = [(run, member) for run in runs for member in run.members]
+    stages = [run.recipe["stages"][member["stage"]] for run, member in members if member["stage"] is not None]
     monitored = {"last": "none (last checkpoint)", None: "none (no training)"}
-    checkpoints = [member.get("checkpoint") for run in runs for member in run.members]
-    return {
-        "input_sampling_rate": _join_unique(f"{rate / 1000:g}kHz" for rate in rates),
-        "acoustic_features": _join_unique(expert.kind for expert in experts if expert.rate),
-        "acoustic_embeddings": _join_unique(
-            one.name or "" for run in runs for one in networks(run) if one.part not in ("audio", "text")
-        ),
-        "data_augmentation": _augmentation(runs),
-        "machine_learning_method": _join_unique(
+    checkpoints = [member.get("checkpoint") for _, member in members]
+    facts: dict[str, list[Any]] = {
+        "input_sampling_rate": [f"{rate / 1000:g}kHz" for rate in sorted({one.rate for one in experts}) if rate],
+        "acoustic_features": [expert.kind for expert in experts if expert.rate],
+        "acoustic_embeddings": [one.name for run in runs for one in networks(run) if one.part in run.result.experts],
+        "data_augmentation": ["SpecAugment" for audio, _ in models if audio.get("spec_augment")],
+        "machine_learning_method": [
             f"embeddings of {text['model']}" if audio["kind"] == "embeddings" else f"{audio['kind']}, {text['kind']}"
             for audio, text in models
-        ),
-        "learning_scheme": "supervised" if stages else None,
-        "audio_modelling": _join_unique(audio["kind"] for audio, _ in models),
-        "word_embeddings": _join_unique(map(text_name, runs)),
-        "word_modelling": _join_unique(text["kind"] for _, text in models),
-        "loss_function": _join_unique(loss_in_words(term) for stage in stages for term in stage["losses"]),
-        "optimizer": _join_unique(optimizer["kind"] for optimizer in optimizers),
-        "learning_rate": _value_or_list([optimizer["lr"] for optimizer in optimizers]),
-        "weight_decay": _value_or_list([optimizer.get("weight_decay") for optimizer in optimizers]),
-        "metric_monitored": _join_unique(monitored.get(name, f"validation {name}") for name in checkpoints),
+        ],
+        "learning_scheme": ["supervised" for _ in stages],
+        "audio_modelling": [audio["kind"] for audio, _ in models],
+        "word_embeddings": [text_name(run) for run in runs],
+        "word_modelling": [text["kind"] for _, text in models],
+        "loss_function": [loss_in_words(term) for stage in stages for term in stage["losses"]],
+        "optimizer": [stage["optimizer"]["kind"] for stage in stages],
+        "learning_rate": [stage["optimizer"]["lr"] for stage in stages],
+        "weight_decay": [stage["optimizer"].get("weight_decay") for stage in stages],
+        "metric_monitored": [monitored.get(name, f"validation {name}") for name in checkpoints],
     }
+    return {key: list(dict.fromkeys(values)) for key, values in facts.items()}
 
 
 def missing_facts(runs: Sequence[Entry], about: About, number: int, edition: Edition) -> Iterator[str]:
     """Yield the facts that neither runs nor about.yaml have."""
     system, at = about.systems[number], f"systems.{number}"
-    known = describe(runs)
     if edition.output != "windows":
+        known = describe(runs)
         for key in system.description.keys() - known.keys():
             yield f"{at}.description.{key}: unknown key"
         for key in DESCRIPTION:
-            if known[key] is None and key not in system.description:
+            if not known[key] and key not in system.description:
                 yield f"{at}.description.{key}: missing; write a value, for example none"
         if not system.parameters and not are_counted(runs):
             yield f"{at}.parameters: missing; write the number of parameters of all models"
@@ -183,14 +175,13 @@ def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
 
     A frozen network of several models counts once.
     """
-    members: set[tuple[object, ...]] = set()
-    trained = 0
-    for run in runs:
-        new = {(run.folder.resolve(), one["stage"], one.get("checkpoint")) for one in run.members} - members
-        trained += len(new) * sum(run.result.parameters.trained.values())
-        members |= new
-    counted = {(one.name or one.part, one.parameters) for run in runs for one in networks(run)}
-    return trained, sum(count for _, count in counted)
+    trained = {
+        (run.folder.resolve(), one["stage"], one.get("checkpoint")): sum(run.result.parameters.trained.values())
+        for run in runs
+        for one in run.members
+    }
+    frozen = {(one.name or one.part, one.parameters) for run in runs for one in networks(run)}
+    return sum(trained.values()), sum(count for _, count in frozen)
 
 
 def are_counted(runs: Sequence[Entry]) -> bool:
@@ -198,8 +189,8 @@ def are_counted(runs: Sequence[Entry]) -> bool:
 
     Embeddings from files may lack them.
     """
-    given = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
-    return all(name in run.result.parameters.frozen for run, name in given) and sum(count_parameters(runs)) > 0
+    from_files = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
+    return all(name in run.result.parameters.frozen for run, name in from_files) and sum(count_parameters(runs)) > 0
 
 
 def text_name(run: Entry) -> str:
@@ -207,8 +198,9 @@ def text_name(run: Entry) -> str:
     return next((one.name for one in networks(run) if one.part == "text" and one.name), "trained from scratch")
 
 
-def _augmentation(runs: Sequence[Entry]) -> str | None:
-    return "SpecAugment" if any(run.recipe["model"]["audio"].get("spec_augment") for run in runs) else None
+def training_sources(runs: Sequence[Entry]) -> list[SourceFacts]:
+    """Return the data sources that the runs are trained on."""
+    return [source for run in runs for source in run.result.data.values() if source.trains]
 
 
 def _external_sources(runs: Sequence[Entry], about: About) -> Iterator[dict[str, Any]]:
@@ -216,11 +208,16 @@ def _external_sources(runs: Sequence[Entry], about: About) -> Iterator[dict[str,
 
     Training sets, pre-trained models, and other sources.
     """
-    addresses = external_addresses(runs) | {name: address.url for name, address in about.sources.items()}
-    sets = training_sets(runs)
-    for name, parts in sets.items():
-        clips, captions = sum(part.clips for part in parts), sum(part.captions for part in parts)
-        licences: Counter[str] = sum((Counter(part.licences) for part in parts), Counter())
+    known = external_addresses(runs)
+    addresses = known | {name: address.url for name, address in about.sources.items()}
+    sets: dict[str, list[SetFacts]] = {}  # the splits of each set, each once
+    for source in training_sources(runs):
+        for name, split in source.sets.items():
+            if split not in sets.setdefault(name, []):
+                sets[name].append(split)
+    for name, splits in sets.items():
+        clips, captions = sum(split.clips for split in splits), sum(split.captions for split in splits)
+        licences: Counter[str] = sum((Counter(split.licences) for split in splits), Counter())
         yield {
             "name": name,
             "purpose": "training",
@@ -228,15 +225,17 @@ def _external_sources(runs: Sequence[Entry], about: About) -> Iterator[dict[str,
             "has_audio": True,
             "has_captions": captions > 0,
             "nb_captions_per_audio": round(captions / clips, 2),
-            "total_audio_length": round(60 * sum(part.hours for part in parts), 1),  # minutes
+            "total_audio_length": round(60 * sum(split.hours for split in splits), 1),  # minutes
             "licences": dict(licences),
         }
     models = {one.name: one for run in runs for one in networks(run) if one.name}
-    for name in [*models, *(name for name in about.sources if name not in models and name not in sets)]:
-        part = models[name].part if name in models else None
-        purpose = "other" if part is None else "word_modelling" if part == "text" else "audio_modelling"
-        licence = {"licences": models[name].licence} if part and models[name].licence else {}
+    for name, one in models.items():
+        purpose = "word_modelling" if one.part == "text" else "audio_modelling"
+        licence = {"licences": one.licence} if one.licence else {}
         yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None, **licence}
+    for name in about.sources:
+        if name not in known:
+            yield {"name": name, "purpose": "other", "url": addresses[name], "total_audio_length": None}
 
 
 def external_addresses(runs: Sequence[Entry]) -> dict[str, str | None]:
@@ -245,12 +244,10 @@ def external_addresses(runs: Sequence[Entry]) -> dict[str, str | None]:
     It is None if it is not known.
     """
     addresses: dict[str, str | None] = {}
-    for run in runs:
-        for source in run.result.data.values():
-            for name in source.sets if source.trains else ():
-                addresses[name] = extract_address(source.published) or addresses.get(name)
-        addresses |= {one.name: one.url for one in networks(run) if one.name}
-    return addresses
+    for source in training_sources(runs):
+        for name in source.sets:
+            addresses[name] = extract_address(source.published) or addresses.get(name)
+    return addresses | {one.name: one.url for run in runs for one in networks(run) if one.name}
 
 
 def extract_address(published: str | None) -> str | None:
@@ -259,27 +256,13 @@ def extract_address(published: str | None) -> str | None:
     return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
 
 
-def training_sets(runs: Sequence[Entry]) -> dict[str, list[SetFacts]]:
-    """Return the splits of each training set, each once."""
-    parts: dict[str, list[SetFacts]] = {}
-    for run in runs:
-        for source in run.result.data.values():
-            for name, part in source.sets.items() if source.trains else ():
-                if part not in parts.setdefault(name, []):
-                    parts[name].append(part)
-    return parts
-
-
 def _count_pairs(runs: Sequence[Entry]) -> int:
     """Return the number of (text, recording) pairs for training."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        for source in run.result.data.values():
-            captions = sum(part.captions for part in source.sets.values())
-            count = captions if source.moments is None else source.moments
-            if source.trains:
-                counts[f"{sorted(str(part) for part in source.sets.values())}{count}"] = count
-    return sum(counts.values())
+    sources = {(str(source.sets), source.moments): source for source in training_sources(runs)}
+    captions = sum(
+        one.captions for source in sources.values() if source.moments is None for one in source.sets.values()
+    )
+    return captions + sum(source.moments or 0 for source in sources.values())
 
 
 def loss_in_words(term: Mapping[str, Any]) -> str:
@@ -293,10 +276,8 @@ def _format_millions(parameters: int) -> str:
     return f"{millions:.0f} M" if millions >= 100 else f"{millions:.3g} M"
 
 
-def _join_unique(values: Iterable[str]) -> str | None:
-    return ", ".join(dict.fromkeys(values)) or None
-
-
-def _value_or_list(values: list[Any]) -> Any:
-    unique = list(dict.fromkeys(values))
-    return unique if len(unique) > 1 else next(iter(unique), None)
+def _as_one(values: list[Any]) -> Any:
+    """Return values as one: None, the only one, a text of several, or a list of several numbers."""
+    if len(values) < 2:
+        return values[0] if values else None
+    return ", ".join(values) if all(isinstance(value, str) for value in values) else values

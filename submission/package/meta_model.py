@@ -6,10 +6,12 @@ Other keys are allowed and not checked. Sources: see RESULT and EXTERNAL in edit
 with its comments, as a participant filled it in (secondary).
 """
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 
+from data_tools.settings import fault_of
 from submission.editions import ABBREVIATION, EXTERNAL, RESULT, Edition
 
 
@@ -28,25 +30,40 @@ def _require_value(value: Any) -> Any:
     return value
 
 
+def _require_short(text: str) -> str:
+    if len(text) > ABBREVIATION:
+        raise ValueError(f"must have at most {ABBREVIATION} characters")
+    return text
+
+
+def _require_address(text: str) -> str:
+    if not re.fullmatch(r"[^@\s]+@[^@\s]+", text):
+        raise ValueError("must be an address such as jo@example.org")
+    return text
+
+
 Required = Annotated[Any, AfterValidator(_require_value)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Abbreviation = Annotated[Text, AfterValidator(_require_short)]
 
 
 class Affiliation(Part):
     """An institute."""
 
-    abbreviation: Required
-    institute: Required
-    location: Required
+    abbreviation: Text
+    institute: Text
+    department: Text | None = None
+    location: Text
 
 
 class Author(Part):
-    """An author."""
+    """An author; exactly one is corresponding."""
 
-    lastname: Required
-    firstname: Required
-    email: Required
+    lastname: Text
+    firstname: Text
+    email: Annotated[str, AfterValidator(_require_address)]
+    corresponding: bool | None = False
     affiliation: Affiliation
-    corresponding: Any = False
 
 
 def _with_one_corresponding(authors: list[Author]) -> list[Author]:
@@ -95,9 +112,8 @@ def meta_faults(meta: Any, label: str, edition: Edition) -> list[str]:
     """Return each fault that the official validator would refuse."""
     of_moments = edition.output == "windows"
     figure = Annotated[float, Field(ge=0, le=100 if of_moments else 1)]  # of moments in per cent
-    abbreviation = Annotated[str, Field(max_length=ABBREVIATION)]
     model = _part(
-        submission=_part(label=Literal[label], name=Required, abbreviation=abbreviation, authors=Authors),
+        submission=_part(label=Literal[label], name=Required, abbreviation=Abbreviation, authors=Authors),
         system=Moments if of_moments else Clips,
         results=_part(**{RESULT: _part(**dict.fromkeys(figure_keys(edition).values(), figure))}),
     )
@@ -105,5 +121,5 @@ def meta_faults(meta: Any, label: str, edition: Edition) -> list[str]:
         model.model_validate(meta)
     except ValidationError as error:
         faults = [fault for fault in error.errors() if fault["type"] != "invalid_key"]  # such keys are not checked
-        return [f"{'.'.join(map(str, fault['loc'])) or 'meta.yaml'}: {fault['msg']}" for fault in faults]
+        return [f"{'.'.join(map(str, fault['loc'])) or 'meta.yaml'}: {fault_of(fault)}" for fault in faults]
     return []

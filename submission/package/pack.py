@@ -6,11 +6,12 @@ from pathlib import Path
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, csv_of
-from submission.formats.moments import read_moments, submitted, windows_by_query
+from submission.formats.moments import read_moments, submitted
+from submission.formats.outputs import AnyTruth
 from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.formats.truth import matrix_truth, read_annotations
+from submission.formats.truth import Truth, matrix_truth, read_annotations
 from submission.metrics.blend import models_of
-from submission.metrics.summary import summarise_matrix, summarise_moments, with_annotations
+from submission.metrics.summary import summarise_matrix, summarise_moments_file, with_truth
 from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
 from submission.package.meta import make_meta, missing_facts, system_label
@@ -34,11 +35,10 @@ def pack(
     about = read_about(about_path, len(systems))
     if problems := list(_problems(systems, about, edition)):
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
-    pack_one = _pack_moments if edition.output == "windows" else _pack_clips
-    packed = [
-        pack_one(one, about, facts, edition, system_label(about, edition, index), about_path.parent)
-        for index, (one, facts) in enumerate(zip(systems, about.systems, strict=True), 1)
-    ]
+    packed = []
+    for number, (one, facts) in enumerate(zip(systems, about.systems, strict=True), 1):
+        label = system_label(about, edition, number)
+        packed.append(_pack_one(one, about, facts, edition, label, about_path.parent))
     write_archive(out, packed, edition, report)
     return packed
 
@@ -61,46 +61,47 @@ def _problems(systems: Sequence[Submitted], about: About, edition: Edition) -> I
         yield from missing_facts(runs, about, number, edition)
 
 
-def _pack_clips(
-    given: Submitted, about: About, system: System, edition: Edition, label: str, folder: Path
+def _pack_one(
+    given: Submitted, about: About, facts: System, edition: Edition, label: str, folder: Path
 ) -> PackedSystem:
+    """Return a system in a package.
+
+    Args:
+        folder: That of about.yaml, to which its paths are relative.
+    """
     runs = given if isinstance(given, list) else []
     own = given if isinstance(given, Path) else given[0].scores
-    scored = _scores_of(runs, folder / system.scored if system.scored else own)
-    known = set(scored.query_texts)
-    if about.annotations:
-        scored = with_annotations(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
-    meta = make_meta(runs, about, system, summarise_matrix(scored, edition).values, edition, label)
-    blind = runs[0].blind_scores if runs else None
-    output = folder / system.output if system.output else blind or own
-    if output.suffix != ".npy":
-        data = output.read_bytes()
-        queries = {cells[0] for _, cells in check_csv(data, edition).rows}
-        truth = matrix_truth(read_scores(blind)) if blind else None
-        return PackedSystem(label, data, meta, truth, str(output), queries <= known)
-    matrix = _scores_of(runs, output)
-    is_known = any(clips is not None for clips in matrix.relevant)
-    return PackedSystem(label, csv_of(matrix, edition), meta, matrix_truth(matrix), str(output), is_known)
+    blind = runs[0].blind if runs else None
+    scored = folder / facts.scored if facts.scored else own
+    output = folder / facts.output if facts.output else blind.scores if blind else own
+    truth: AnyTruth | None
+    if edition.output == "windows":
+        figures = summarise_moments_file(scored, runs[0].truth, edition).values
+        truth = blind.truth if blind else None if facts.output else runs[0].truth
+        answers = read_moments(output, edition, truth)
+        position = {qid: number for number, qid in enumerate(truth.queries if truth else ())}
+        answers.sort(key=lambda answer: position.get(answer.qid, 0))
+        data, is_known = submitted(answers, edition), {one.qid for one in answers} <= runs[0].truth.queries.keys()
+    else:
+        matrix = _scores_of(runs, scored)
+        data, truth, is_known = _csv_to_submit(runs, output, edition, blind, set(matrix.query_texts))
+        if about.annotations:
+            matrix = with_truth(matrix, read_annotations(folder / about.annotations, matrix_truth(matrix)))
+        figures = summarise_matrix(matrix, edition).values
+    meta = make_meta(runs, about, facts, figures, edition, label)
+    return PackedSystem(label, data, meta, truth, str(output), is_known)
 
 
-def _pack_moments(
-    given: Submitted, about: About, system: System, edition: Edition, label: str, folder: Path
-) -> PackedSystem:
-    assert isinstance(given, list)
-    runs, first, blind = given, given[0], given[0].blind
-    figures = first.figures
-    if system.scored:
-        scored = windows_by_query(read_moments(folder / system.scored, edition, first.truth))
-        figures = summarise_moments(scored, first.truth, edition).values
-    path = folder / system.output if system.output else (blind or first).scores
-    truth = blind.truth if blind else None if system.output else first.truth
-    answers = read_moments(path, edition, truth)
-    if truth:
-        position = {qid: number for number, qid in enumerate(truth.queries)}
-        answers.sort(key=lambda answer: position[answer.qid])
-    is_known = {answer.qid for answer in answers} <= first.truth.queries.keys()
-    meta = make_meta(runs, about, system, figures, edition, label)
-    return PackedSystem(label, submitted(answers, edition), meta, truth, str(path), is_known)
+def _csv_to_submit(
+    runs: Sequence[Entry], output: Path, edition: Edition, blind: Entry | None, known: set[str]
+) -> tuple[bytes, Truth | None, bool]:
+    """Return a CSV, its queries and pool, and whether its answers are known."""
+    if output.suffix == ".npy":
+        matrix = _scores_of(runs, output)
+        return csv_of(matrix, edition), matrix_truth(matrix), any(clips is not None for clips in matrix.relevant)
+    data = output.read_bytes()
+    queries = {cells[0] for _, cells in check_csv(data, edition).rows}
+    return data, matrix_truth(blind.matrix) if blind else None, queries <= known
 
 
 def _scores_of(runs: Sequence[Entry], path: Path) -> ScoreMatrix:

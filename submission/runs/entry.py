@@ -1,6 +1,5 @@
 """One ranked entry of a finished run."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,11 +8,14 @@ from typing import Any
 from data_tools.files import read_json
 from submission.editions import Edition, get_any_edition
 from submission.errors import SubmissionError
-from submission.formats.moments import Moments, MomentTruth, read_moment_truth, read_moments
+from submission.formats.moments import Moments, MomentTruth, read_moment_truth, read_moments, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.runs.files import FrameScores, read_frame_scores
-from submission.runs.reading import finish_hint, read_metrics, read_provenance, read_result
-from submission.runs.record import EpochLine, MomentsResult, Provenance, RankedResult, RunResult
+from submission.metrics.summary import Summary, summarise_matrix, summarise_moments
+from submission.runs.reading import finish_hint, read_result
+from submission.runs.record import MomentsResult, RankedResult, RunResult
+
+# Settings of an entry that do not decide how it scores: what is ranked, and names of other entries.
+ELSEWHERE = {"kind", "of", "data", "audio", "queries", "edition", "csv"}
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,6 @@ class Entry:
         return self.result.moments[self.name] if self.of_moments else self.result.rank[self.name]
 
     @property
-    def figures(self) -> dict[str, float]:
-        """Metrics of the entry.
-
-        Raises SubmissionError for a blind list, which has none.
-        """
-        if self.ranked.figures is None:
-            raise SubmissionError(f"{self.folder}: {self.name!r} has no metrics, as a blind list; name another entry")
-        return self.ranked.figures
-
-    @property
     def edition(self) -> Edition:
         """The edition of the entry."""
         return get_any_edition(self.ranked.edition)
@@ -60,14 +52,14 @@ class Entry:
 
         This entry, or those that it combines.
         """
-        return list(self._members(self.name))
+        return [settings for settings in self._settings(self.name) if "stage" in settings]
 
-    def _members(self, name: str) -> Iterator[dict[str, Any]]:
-        settings = self.recipe["rank"][name]
-        for part in combined(settings):
-            yield from self._members(part)
-        if "stage" in settings:
-            yield settings
+    def _settings(self, name: str) -> list[dict[str, Any]]:
+        """Return the settings of an entry, and of those that it combines."""
+        own = self.recipe["rank"][name]
+        of = own.get("of", []) if own["kind"] in ("mean", "hub_corrected") else []
+        parts = [of] if isinstance(of, str) else of
+        return [own, *(settings for part in parts for settings in self._settings(part))]
 
     @property
     def scores(self) -> Path:
@@ -80,34 +72,18 @@ class Entry:
         return read_scores(self.scores)
 
     @property
-    def blind_scores(self) -> Path | None:
-        """File of the blind set's scores by the same settings.
-
-        None if there is none, or several.
-        """
-        same = [name for name in self.result.blind if self._settings(name) == self._settings(self.name)]
-        return self.folder / f"scores/{same[0]}.npy" if len(same) == 1 else None
-
-    @property
     def blind(self) -> "Entry | None":
-        """Entry of the blind list with the same settings.
+        """The entry of a blind set with the same settings.
 
         None if there is none, or several.
         """
-        same = [
-            name
-            for name, entry in self.result.moments.items()
-            if entry.figures is None and self._settings(name) == self._settings(self.name)
-        ]
+        names = [*self.result.blind, *(name for name, one in self.result.moments.items() if one.figures is None)]
+        same = [name for name in names if self._how(name) == self._how(self.name)]
         return replace(self, name=same[0]) if len(same) == 1 else None
 
-    def _settings(self, name: str) -> tuple[object, ...]:
-        """Return the settings that decide how an entry ranks."""
-        settings = self.recipe["rank"][name]
-        left_out = {"data", "audio", "queries", "edition", "csv", *(["of"] if combined(settings) else [])}
-        own = {key: value for key, value in settings.items() if key not in left_out}
-        own |= {"kind": "checkpoint"} if own["kind"] == "blind" else {}
-        return own, [self._settings(part) for part in combined(settings)]
+    def _how(self, name: str) -> list[dict[str, Any]]:
+        """Return the settings that decide how an entry scores."""
+        return [{key: own[key] for key in own.keys() - ELSEWHERE} for own in self._settings(name)]
 
     @property
     def is_of_validation(self) -> bool:
@@ -125,25 +101,11 @@ class Entry:
         return read_moments(self.scores, self.edition, self.truth)
 
     @cached_property
-    def frames(self) -> dict[str, FrameScores]:
-        """Probabilities of frames, by query id."""
-        return read_frame_scores(self.folder / f"scores/{self.name}.frames.npz")
-
-    @cached_property
-    def provenance(self) -> Provenance | None:
-        """Content of provenance.json, if any."""
-        return read_provenance(self.folder) if (self.folder / "provenance.json").is_file() else None
-
-    @cached_property
-    def epochs(self) -> list[EpochLine]:
-        """The lines of metrics.jsonl."""
-        return read_metrics(self.folder / "metrics.jsonl", "make the run again")
-
-
-def combined(settings: dict[str, Any]) -> list[str]:
-    """Return the entries that an entry averages or corrects."""
-    of = settings.get("of", [])
-    return ([of] if isinstance(of, str) else of) if settings["kind"] in ("mean", "hub_corrected") else []
+    def summary(self) -> Summary:
+        """The metrics of the entry."""
+        if self.of_moments:
+            return summarise_moments(windows_by_query(self.answers), self.truth, self.edition)
+        return summarise_matrix(self.matrix, self.edition)
 
 
 def is_run(text: str) -> bool:
@@ -159,8 +121,8 @@ def open_entry(text: str) -> Entry:
         if not (folder / needed).is_file():
             raise SubmissionError(f"{folder} is not a finished run, because {needed} is missing; {finish_hint(folder)}")
     result = read_result(folder)
-    recipe = read_json(folder / "resolved.json")
     known = [*result.rank, *result.moments]
-    if entry in result.blind or (entry and entry not in known) or not known:
+    entry = entry or next(iter(known), "")
+    if entry not in known:
         raise SubmissionError(f"{folder}: no entry {entry!r} with metrics; choose one of {', '.join(known) or 'none'}")
-    return Entry(folder, result, recipe, entry or known[0])
+    return Entry(folder, result, read_json(folder / "resolved.json"), entry)

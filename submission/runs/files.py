@@ -5,19 +5,14 @@ The table of ranked clips, scores/ENTRY.clips.csv, and the probabilities of fram
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from data_tools.files import require_file, writing
 from data_tools.manifest import Clip
+from data_tools.tables import read_table, write_table
 from submission.errors import SubmissionError
-from submission.ordering import sizes
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-NORM = "norm "  # prefix of an expert's column
 
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, np.ndarray]) -> None:
@@ -26,27 +21,20 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, np.ndarra
     Args:
         norms: (C,) norms of each expert's embeddings of the clips.
     """
-    import pandas as pd
-
-    columns = {
-        "clip": [clip.id for clip in clips],
-        "path": [clip.path for clip in clips],
-        "seconds": ["" if clip.seconds is None else f"{clip.seconds:.3f}" for clip in clips],
-        **{f"{NORM}{name}": [f"{value:.6g}" for value in values] for name, values in norms.items()},
-    }
-    with writing(path) as file:
-        pd.DataFrame(columns).to_csv(file, index=False)
+    header = ["clip", "path", "seconds", *(f"norm {name}" for name in norms)]
+    rows = []
+    for number, clip in enumerate(clips):
+        seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
+        rows.append([clip.id, clip.path, seconds, *(f"{values[number]:.6g}" for values in norms.values())])
+    write_table(path, header, rows)
 
 
-def read_clips(path: Path, clip_ids: Sequence[str]) -> "pd.DataFrame":
+def read_clips(path: Path, clip_ids: Sequence[str]) -> list[dict[str, str]]:
     """Read the table of ranked clips, ordered by ids."""
-    import pandas as pd
-
-    require_file(path)
-    table = pd.read_csv(path, dtype={"clip": str, "path": str}, keep_default_na=False, na_values={"seconds": [""]})
-    if missing := set(clip_ids) - set(table["clip"]):
+    rows = {row["clip"]: row for _, row in read_table(path, ["clip", "path", "seconds"])}
+    if missing := set(clip_ids) - rows.keys():
         raise SubmissionError(f"{path}: no line for the clip {min(missing)!r}; rank the run again")
-    return table.set_index("clip").loc[list(clip_ids)]
+    return [rows[clip] for clip in clip_ids]
 
 
 class FrameScores(NamedTuple):
@@ -62,23 +50,18 @@ class FrameScores(NamedTuple):
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """Write the probabilities of frames, by query id, as .npz."""
-    values = list(scores.values())
+    """Write the probabilities of frames, by query id, as .npz.
+
+    arr_0, arr_1 and so on are in the order of qids: edges of frames, then their probabilities and NaN.
+    """
+    tables = [np.stack([one.edges, np.append(one.frames, np.nan)]) for one in scores.values()]
     with writing(path) as file:
-        np.savez_compressed(
-            file,
-            qids=np.array(list(scores), dtype=np.str_),
-            lengths=sizes(value.frames for value in values),
-            edges=np.concatenate([value.edges for value in values], dtype=np.float64),
-            frames=np.concatenate([value.frames for value in values], dtype=np.float32),
-        )
+        np.savez_compressed(file, *tables, qids=np.array(list(scores), dtype=np.str_))
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
     """Read the probabilities of frames, by query id."""
     require_file(path)
     with np.load(path, allow_pickle=False) as file:
-        qids, lengths, edges, frames = (file[name] for name in ("qids", "lengths", "edges", "frames"))
-    ends = np.cumsum(lengths)
-    parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
-    return {str(qid): FrameScores(*part) for qid, part in zip(qids, parts, strict=True)}
+        tables = [file[f"arr_{number}"] for number in range(len(file["qids"]))]
+        return {str(qid): FrameScores(own[0], own[1, :-1]) for qid, own in zip(file["qids"], tables, strict=True)}

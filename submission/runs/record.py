@@ -7,23 +7,12 @@ ModelFacts, the metadata about a model, are stored with each score matrix and in
 format of resolved.json is defined in recipe.py.
 """
 
-from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-
-FORMAT = 1  # of result.json; incremented by a release that changes the meaning of a key
-
-
-def _require_relative(name: str) -> str:
-    """Return a path unchanged; raises ValueError if it is outside the run's folder."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"{name!r} is outside the run's folder; use a relative path without ..")
-    return name
-
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 # Checksums of files, by their paths relative to the folder of the record.
-Checksums = dict[Annotated[str, AfterValidator(_require_relative)], str]
+Checksums = dict[str, str]
 Count = Annotated[int, Field(ge=0)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
@@ -233,7 +222,6 @@ class RunResult(Record):
         moments: Dict from the name of each entry of the recipe that finds moments to its result.
     """
 
-    format: int
     recipe: str
     seed: int
     commits: Annotated[list[str], Field(min_length=1)]
@@ -294,45 +282,37 @@ class Provenance(Record):
 
 
 class EpochLine(Record):
-    """A line of metrics.jsonl: values of one epoch. The keys are in the written order.
+    """A line of metrics.jsonl: values of one epoch; those that not every stage has are further keys.
 
     Attributes:
         stage: Training stage.
         epoch: Number of the epoch in the stage, from 1.
+        step: Number of the step in the stage.
         loss: Mean training loss over the steps of the epoch.
+        validation: Dict from validation metric to its value.
+        collapsed: Messages on a collapse: all embeddings become similar. Empty if the model did not collapse.
+
+    Further keys:
         positive: Mean score of matching pairs of a clip and a caption.
         hardest_negative: Mean, over clips and captions, of the highest score with a partner that does not match.
         violations: Share of the pairs that do not match whose score is too high: above the score of the matching pair
             minus the margin of the loss. None without a margin.
         violations_relaxed: The same for the relaxed margin, if the loss has one.
         times: Seconds of it by what took them: data, step, validation, saving (of the epoch before).
+        lr: Learning rate.
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
-        validation: Dict from validation metric to its value.
-        spread_of_clips, spread_of_captions: Spread of the directions of the embeddings; near 0 if the model collapses,
-            which means that all embeddings become similar.
+        spread_of_clips, spread_of_captions: Spread of the directions of the embeddings; near 0 after a collapse.
         zeros_of_clips, zeros_of_captions: Share of the embeddings that are zero.
         captions_alike: Share of captions that have the same score with all clips.
-        collapsed: Messages on a collapse; empty if the model did not collapse.
     """
 
     stage: str
     epoch: Annotated[int, Field(ge=1)]
     step: int | None = None
     loss: float | None = None
-    positive: float | None = None
-    hardest_negative: float | None = None
-    violations: float | None = None
-    violations_relaxed: float | None = None
-    lr: float | None = None
     seconds: float
     times: dict[str, float] = Field(default_factory=dict)
-    skipped: int | None = None
     validation: dict[str, float] = {}
-    spread_of_clips: float | None = None
-    zeros_of_clips: float | None = None
-    spread_of_captions: float | None = None
-    zeros_of_captions: float | None = None
-    captions_alike: float | None = None
     collapsed: list[str] = []
 
     def value(self, name: str) -> float | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_tools.files import read_json, write_json
-from submission.runs.record import FORMAT, RunResult
+from submission.runs.record import RunResult
 from system.audio.base import Device
 from system.compute.device import gpu_of
 from system.compute.processes import first_before_others, is_first, on_first, process_count
@@ -127,7 +127,6 @@ def _write_result(recipe: Recipe, run: Run, data: Data, model: RetrievalModel, s
     moments = {name for name in results if isinstance(recipe.rank[name], RankMoments)}
     several = f", {process_count()} processes" if process_count() > 1 else ""
     content = {
-        "format": FORMAT,
         "recipe": recipe.name,
         "seed": recipe.seed,
         "commits": run.read_provenance().commits,

@@ -12,6 +12,7 @@ from ranked import E2022, small_matrix
 
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
+from submission.formats.csv_files import read_csv
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import matrix_truth, read_annotations, read_captions
 from submission.metrics.intervals import bootstrap_interval, jackknife_interval
@@ -20,12 +21,11 @@ from submission.metrics.summary import (
     RelevantRanks,
     compare,
     ranks_from_audio,
-    ranks_in_csv,
     ranks_in_matrix,
     summarise,
     summarise_audio_to_text,
     summarise_matrix,
-    with_annotations,
+    with_truth,
 )
 from submission.ordering import NEVER, ClipOrder, pad_ranks, ranked_columns, relevant_ranks
 
@@ -189,7 +189,7 @@ def test_annotations_replace_the_relevant_clips(tmp_path: Path) -> None:
     matrix = replace(MATRIX, query_texts=["A dog", "Barking, loud", "Rain", "A drip"])
     path = tmp_path / "annotations.csv"
     path.write_text("query,audio_filenames\nRain,\"['a.wav', 'c, d.wav']\"\n\"Barking, loud\",[' b.wav']\n")
-    chosen = with_annotations(matrix, read_annotations(path, matrix_truth(matrix)))
+    chosen = with_truth(matrix, read_annotations(path, matrix_truth(matrix)))
     assert chosen.query_ids == ["a2", "b1"]
     assert chosen.relevant == [["b"], ["a", "c"]]
     found = ranks_in_matrix(chosen)
@@ -209,7 +209,7 @@ def test_unknown_relevant_clips_and_scores_that_are_not_finite_are_refused() -> 
 def test_baseline_of_2022_has_its_published_metrics(shared: Path) -> None:
     lists = shared / "data/dcase2022_baseline/test.output.csv"
     truth = read_captions(shared / "data/clotho/clotho_captions_evaluation.csv")
-    summary = summarise(ranks_in_csv(lists, truth, E2022))
+    summary = summarise_matrix(read_csv(lists, E2022, truth), E2022)
     found = [f"{value:.4f}" for value in summary.values.values()]
     assert found == ["0.0316", "0.1095", "0.1883", "0.0679"]
     assert [f"{bound:.4f}" for bound in summary.interval] == ["0.0626", "0.0732"]
@@ -221,8 +221,8 @@ def test_baseline_of_2022_by_the_annotations_of_2025(shared: Path) -> None:
     annotated = shared / "data/dcase2025/metadata_eval.csv"
     truth = read_captions(shared / "data/clotho/clotho_captions_evaluation.csv")
     edition = EDITIONS["2025"]
-    ranks = ranks_in_csv(lists, truth, E2022, read_annotations(annotated, truth))
-    summary = summarise(ranks, edition.metrics, edition.metric)
+    matrix = with_truth(read_csv(lists, E2022, truth), read_annotations(annotated, truth))
+    summary = summarise_matrix(matrix, edition)
     with lists.open(encoding="utf-8", newline="") as file:
         ranked = {row[0]: row[1:] for row in csv.reader(file)}
     with annotated.open(encoding="utf-8", newline="") as file:

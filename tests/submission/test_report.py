@@ -17,9 +17,9 @@ from submission.__main__ import main
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.report.audio import AudioStore
 from submission.report.moments import make_axis
-from submission.report.page import dotted_values, summarise
-from submission.report.parts import Span
+from submission.report.page import clock, dotted_values
 from submission.runs.entry import open_entry
+from submission.runs.files import FrameScores
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_page_has_the_numbers_of_the_run_and_of_others(made: Path, page: str) ->
         *best["bootstrap"],
     ):
         assert f"{number:.4f}" in page
-    mean = summarise(open_entry(f"{made}/run:mean")).values["mAP@10"]
+    mean = open_entry(f"{made}/run:mean").summary.values["mAP@10"]
     assert f"{best['mAP@10'] - mean:+.4f}" in page
     for words in ("2 ranked clips", "all captions alike", "x.wav: cut", "trained parameters", "1.00 hours"):
         assert words in page
@@ -80,7 +80,7 @@ def test_page_needs_no_other_files_and_escapes_strangers_texts(made: Path, tmp_p
 
 
 def test_worst_queries_come_first_with_their_clips_and_audio(made: Path, page: str) -> None:
-    summary = summarise(open_entry(f"{made}/run:best"))
+    summary = open_entry(f"{made}/run:best").summary
     first = summary.queries.ranks[:, 0]
     shown = [int(rank) for rank in re.findall(r"first relevant clip at rank (\d+)", page)]
     assert shown == sorted(first, reverse=True)[:10]
@@ -127,8 +127,10 @@ def test_page_of_moments_shows_windows_on_a_time_axis(made: Path) -> None:
     assert shown == sorted(shown)
     assert html.count('<rect class="true"') == 4
     run = open_entry(f"{made}/moments")
-    axis = make_axis(run, run.answers[0], 0.5, {}, AudioStore(1))
-    assert axis.found == [Span(0, 9, 1), Span(30, 40, pytest.approx(5 / 9))]
-    assert axis.outline == "M0 100 L0.00 75.0 L1.00 75.0 L1.00 25.0 L60.00 25.0 L60.00 100"
-    assert axis.found[1].label == "0:30.0 – 0:40.0"
-    assert (axis.audio, axis.seconds) == (None, 60)
+    frames = FrameScores(np.array([0.0, 1.0, 60.0]), np.array([0.25, 0.75]))
+    axis = make_axis(run, run.answers[0], frames, {}, AudioStore(1))
+    assert axis["found"] == [(0, 9, 1), (30, 40, pytest.approx(5 / 9))]
+    assert axis["outline"] == "M0 100 L0.00 75.0 L1.00 75.0 L1.00 25.0 L60.00 25.0 L60.00 100"
+    assert (axis["audio"], axis["seconds"]) == (None, 60)
+    assert (clock(30), clock(65.04), clock(59.97)) == ("0:30.0", "1:05.0", "1:00.0")
+    assert "0:30.0 – 0:40.0" in html

@@ -13,12 +13,12 @@ import pytest
 from ranked import CAPTIONS, E2022, NAMES, TEXTS, small_matrix, table, truth_bytes
 from recorded_run import FOUND, QUERIES, json_lines, named, write_found, write_true
 
+from data_tools.errors import KitError
 from submission.editions import EDITIONS, MOMENTS, format_metric, get_edition
 from submission.errors import SubmissionError
-from submission.formats.csv_files import check_csv, editions_of, read_lists, read_matrix_csv, write_csv
+from submission.formats.csv_files import check_csv, editions_of, read_csv, write_csv
 from submission.formats.moments import (
     check_moments,
-    is_scored,
     read_moment_truth,
     read_moments,
     windows_by_query,
@@ -36,7 +36,7 @@ from submission.formats.score_matrix import (
     write_scores,
 )
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_set, read_captions
-from submission.metrics.summary import ranks_in_csv, summarise, summarise_matrix
+from submission.metrics.summary import summarise_matrix
 from submission.runs.files import FrameScores, read_clips, read_frame_scores, write_frame_scores
 
 E2025, E2026, CUSTOM = EDITIONS["2025"], MOMENTS["2026"], EDITIONS["custom"]
@@ -91,7 +91,7 @@ def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path: Pa
     bits[:4, 0] = [1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF]
     matrix = small_matrix(values=bits.view(np.float32))
     write_csv(matrix, tmp_path / "out.csv", E2025)
-    again = read_matrix_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix))
+    again = read_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix))
     assert again.values.tobytes() == matrix.values.tobytes()
     assert (again.query_texts, again.file_names) == (TEXTS, NAMES)
     assert summarise_matrix(again, E2025).values == summarise_matrix(matrix, E2025).values
@@ -104,7 +104,7 @@ def test_rows_and_columns_of_a_csv_may_have_any_order(tmp_path: Path) -> None:
         header, *rows = csv.reader(file)
     order = [0, *(np.random.default_rng(6).permutation(12) + 1)]
     (tmp_path / "y.csv").write_bytes(table([cells[column] for column in order] for cells in [header, *rows[::-1]]))
-    again = read_matrix_csv(tmp_path / "y.csv", E2025, matrix_truth(matrix))
+    again = read_csv(tmp_path / "y.csv", E2025, matrix_truth(matrix))
     assert again.query_texts == TEXTS[::-1]
     assert summarise_matrix(again, E2025).values == pytest.approx(summarise_matrix(matrix, E2025).values)
 
@@ -114,9 +114,9 @@ def test_ranked_csv_scores_as_its_matrix(tmp_path: Path, truth_path: Path) -> No
     for seed in range(5):
         matrix = small_matrix(values=np.random.default_rng(seed).integers(0, 5, size=(24, 12)).astype(np.float32))
         write_csv(matrix, tmp_path / "out.csv", E2022)
-        assert read_lists(tmp_path / "out.csv", E2022, truth).keys() == set(TEXTS)
-        scored = summarise(ranks_in_csv(tmp_path / "out.csv", truth, E2022))
-        assert scored.values == summarise_matrix(matrix, E2022).values
+        again = read_csv(tmp_path / "out.csv", E2022, truth)
+        assert (again.query_texts, again.depth) == (TEXTS, 10)
+        assert summarise_matrix(again, E2022).values == summarise_matrix(matrix, E2022).values
 
 
 def cell(line: int, column: int, new: str) -> Callable[[list[list[str]]], bytes]:
@@ -234,7 +234,7 @@ def test_truths_of_clotho_and_of_a_blind_set(clotho: Callable[[str], Path], tmp_
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        ("", "column"),
+        ("", "empty"),
         ("file_name,caption_1\n", "row"),
         ("name,caption_1\na.wav,Rain\n", "file_name"),
         ("file_name,caption_1\na.wav,\n", "line 2"),
@@ -246,7 +246,7 @@ def test_truths_of_clotho_and_of_a_blind_set(clotho: Callable[[str], Path], tmp_
 )
 def test_wrong_captions_file_is_refused(tmp_path: Path, content: str, word: str) -> None:
     (tmp_path / "captions.csv").write_text(content)
-    with pytest.raises(SubmissionError, match=word):
+    with pytest.raises(KitError, match=word):
         read_captions(tmp_path / "captions.csv")
 
 
@@ -330,7 +330,7 @@ def test_found_windows_are_written_with_and_without_scores(tmp_path: Path) -> No
     (line,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert line["pred_relevant_windows"] == [[n, n + 1] for n in range(11, 1, -1)], "the best ten, best first"
     assert list(line) == ["qid", "query", "vid", "pred_relevant_windows"]
-    assert not is_scored(read_moments(tmp_path / "out.jsonl", E2026))
+    assert not read_moments(tmp_path / "out.jsonl", E2026)[0].is_scored
     assert truth.windows() == QUERIES
     assert read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True)).is_blind
 
@@ -391,7 +391,7 @@ def test_windows_outside_the_recording_or_without_length_are_noted(
 def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     odd = [[5, 5, 0.1], [70, 80, 0.9], *([n, n + 1, 0.0] for n in range(10))]
-    lines = [LINE | {WINDOWS: odd, "query": "other"}, *({"qid": q, WINDOWS: FOUND[q]} for q in list(FOUND)[1:])]
+    lines = [LINE | {WINDOWS: odd, "query": "other"}, *(named(q) | {WINDOWS: FOUND[q]} for q in list(FOUND)[1:])]
     json_lines(tmp_path / "odd.jsonl", lines)
     found = check_moments((tmp_path / "odd.jsonl").read_bytes(), E2026, truth)
     assert found.problems == []
@@ -416,7 +416,6 @@ def test_frames_and_tables_of_clips_survive_a_round_trip(tmp_path: Path) -> None
         assert again.frames.tolist() == frames[qid].frames.tolist()
     (tmp_path / "c.csv").write_text('clip,path,seconds,norm x\nb,"/x, y.wav",1.5,2\na,/NA,,3\n')
     found = read_clips(tmp_path / "c.csv", ["a", "b"])
-    assert found["path"].tolist() == ["/NA", "/x, y.wav"]
-    assert np.isnan(found["seconds"].iloc[0])
+    assert [(row["path"], row["seconds"]) for row in found] == [("/NA", ""), ("/x, y.wav", "1.5")]
     with pytest.raises(SubmissionError, match="'z'"):
         read_clips(tmp_path / "c.csv", ["z"])

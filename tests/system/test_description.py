@@ -101,7 +101,7 @@ def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken:
     trained = sum(result["parameters"]["trained"].values())
     assert sum(meta.count_parameters([finished])) == trained + 1500
     described = meta.describe([finished])
-    assert (described["data_augmentation"], described["word_embeddings"]) == ("SpecAugment", "news.bin")
+    assert (described["data_augmentation"], described["word_embeddings"]) == (["SpecAugment"], ["news.bin"])
     assert meta.external_addresses([finished]).keys() >= {"ResNet38.pth", "news.bin"}
     assert submission(["report", str(folder)]) == 0
 

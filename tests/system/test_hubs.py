@@ -317,5 +317,6 @@ def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answ
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert set(result["blind"]) == {"blind", "blind_corrected"}
     for name, of_blind in (("corrected", "blind_corrected"), ("evaluation", "blind")):
-        found = open_entry(f"{tmp_path / 'run'}:{name}").blind_scores
-        assert found == tmp_path / f"run/scores/{of_blind}.npy", "the scores that a package submits"
+        found = open_entry(f"{tmp_path / 'run'}:{name}").blind
+        assert found
+        assert found.name == of_blind, "the scores that a package submits"
