@@ -1,7 +1,5 @@
 """Command line of this folder: `lbar submit VERB ...`."""
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -15,9 +13,9 @@ from data_tools.cli import counted, run_app
 from data_tools.files import require_file, require_other, writing
 from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
-from submission.formats.csv_files import write_csv
-from submission.formats.moments import MomentTruth, read_moments, write_moments
-from submission.formats.outputs import check_output, check_true_windows, require_kind
+from submission.formats.csv_files import csv_bytes, write_csv
+from submission.formats.moments import MomentTruth, read_moment_truth, read_moments, write_moments
+from submission.formats.outputs import Findings, check_output, require_kind
 from submission.formats.pairs import read_pairs
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import How, require_disjoint, search_weights
@@ -72,14 +70,15 @@ def check(
 ) -> None:
     """List every problem of a submission file or a package."""
     require_file(file)
-    known, is_package = read_truth(truth, queries, audio), file.suffix == ".zip"
+    known = read_truth(truth, queries, audio)
     option = edition or (next(iter(MOMENTS)) if isinstance(known, MomentTruth) else None)
-    year = common_edition(option, [] if is_package else [str(file)])
+    year = common_edition(option, [] if file.suffix == ".zip" else [str(file)])
     require_kind(year, known)
-    if is_package:
+    if file.suffix == ".zip":
         found = check_archive(file, year, known)
     elif year.output == "windows" and b'"relevant_windows"' in file.read_bytes().partition(b"\n")[0]:
-        found = check_true_windows(file.read_bytes())
+        true = read_moment_truth(file)
+        found = Findings([], [*map(str, true.notes)], f"true windows of {counted(len(true.queries), 'query')}")
     else:
         found = check_output(file.read_bytes(), year, known)
     for line in [*(f"note: {note}" for note in found.notes), *found.problems]:
@@ -107,10 +106,8 @@ def score(
     (summary,) = read_summaries([system], edition, truth, annotations, direction == "audio-to-text")
     print(json.dumps(summary.document(), indent=1) if as_json else "\n".join(summary.lines()))
     if per_query:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(summary.rows())
         with writing(per_query) as file:
-            file.write(text.getvalue().encode())
+            file.write(csv_bytes(summary.rows()))
 
 
 @app.command()
@@ -137,8 +134,9 @@ def compare(
         return
     for name, summary in zip(names, (first, *rest), strict=True):
         print(f"{summary.format(summary.values[first.primary])}  {name}")
-    print(f"{first.format(found.mean, '+')}  {first.primary}; 95 % {first.format_interval(found.interval, '+')}")
-    print(f"p {found.p:.4f}  paired randomisation test over {found.n_groups} groups of queries")
+    difference, interval, p = first.describe(found)
+    print(f"{difference}  {first.primary}; 95 % {interval}")
+    print(f"p {p}  paired randomisation test over {found.n_groups} groups of queries")
     print(f"queries better {found.better}, equal {found.equal}, worse {found.worse}")
 
 
@@ -175,19 +173,18 @@ def blend(
     edition: Year = None,
 ) -> None:
     """Combine several systems into one score matrix."""
-    if len(scores) < 2 or (validation and (weight or len(validation) != len(scores))):
-        raise SubmissionError("a blend needs two or more systems, and one --validation or --weight for each, not both")
+    count = len(scores)
+    if count < 2 or len({*scores}) < count or (validation and (weight or len({*validation}) != count)):
+        hint = "and one --validation or --weight for each, not both"
+        raise SubmissionError(f"a blend needs two or more systems, none twice, {hint}")
     files = {name: scores_file(name) for name in [*scores, *validation]}
     require_other(out, files.values())
-    for names in (scores, validation):
-        if len({files[name].resolve() for name in names}) < len(names):
-            raise SubmissionError(f"{names[-1]}: a system is given twice")
-    parts = {name: read_scores(files[name]) for name in scores}
-    weights: Sequence[float] | None = weight or None
+    read = {name: read_scores(path) for name, path in files.items()}
+    parts, weights = {name: read[name] for name in scores}, list(weight) or None
     if validation:
-        searched = {name: read_scores(files[name]) for name in validation}
+        searched = {name: read[name] for name in validation}
         require_disjoint(parts, searched)
-        year = common_edition(edition, [*scores, *validation])
+        year = common_edition(edition, files)
         weights, best = search_weights(searched, how, year)
         print(f"searched the weights on the validation split, where {year.metric} is {best:.4f}")
     matrix = blended(parts, how, weights)
@@ -212,7 +209,7 @@ def rerank(
     if (validation is None) == (weight is None):
         raise SubmissionError("--validation or --weight: give one of them")
     require_other(out, [scores, judged, *(validation or ())])
-    matrix, facts = read_scores(scores), dict[str, Any]()
+    matrix, chosen = read_scores(scores), dict[str, Any]()
     if validation:
         searched = read_scores(validation[0])
         require_disjoint({str(scores): matrix}, {str(validation[0]): searched})
@@ -221,15 +218,14 @@ def rerank(
         if not rows:
             raise SubmissionError(f"{validation[1]}: no pair has a judge's score")
         weight, before, after = search_weight(searched, rows, year)
-        facts = {"validation": {year.metric: after.values[year.metric], "without": before.values[year.metric]}}
-        gain = paired_test(after, [before])
-        value, interval = after.format(gain.mean, "+"), after.format_interval(gain.interval, "+")
-        print(f"weight {weight:g} is best on validation: gain of {year.metric} {value}, 95 % {interval}")
+        chosen = {"validation": {year.metric: after.values[year.metric], "without": before.values[year.metric]}}
+        gain, interval, _ = after.describe(paired_test(after, [before]))
+        print(f"weight {weight:g} is best on validation: gain of {year.metric} {gain}, 95 % {interval}")
     own = judged_rows(matrix, read_pairs(judged))
-    count = sum(len(columns) for columns, _ in own.values())
-    if own and weight is not None:
-        facts = {**matrix.facts, "reranked": {"weight": weight, "judged pairs": count, **facts}}
-        matrix = replace(reranked(matrix, own, weight), facts=facts)
+    count = sum(map(len, own.values()))
+    if own:
+        facts = matrix.facts | {"reranked": {"weight": weight, "judged pairs": count} | chosen}
+        matrix = replace(reranked(matrix, own, weight or 0.0), facts=facts)
     write_scores(out, matrix)
     print(f"wrote {out}: {counted(count, 'judged pair', ',')} of {counted(len(own), 'query', ',')}")
 

@@ -57,16 +57,8 @@ class ClipOrder:
             values: (Q, C) finite scores.
             k: Number of clips.
         """
-        values = values[:, self._by_name]
-        start = values.shape[1] - k
-        # A partition finds the best k of a row in any order; in column order, a stable sort keeps the order of ties.
-        best = np.sort(np.argpartition(values, start, axis=1)[:, start:], axis=1)
-        scores = np.take_along_axis(values, best, axis=1)
-        best = np.take_along_axis(best, np.argsort(-scores, axis=1, kind="stable"), axis=1)
-        # If omitted clips have the k-th score too, the choice of the partition among them was arbitrary.
-        split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
-        best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
-        return self._by_name[best]
+        order = np.argsort(-values[:, self._by_name], axis=1, kind="stable")
+        return self._by_name[order[:, :k]]
 
 
 def name_positions(names: Sequence[str]) -> np.ndarray:

@@ -13,8 +13,8 @@ from submission.errors import SubmissionError
 from submission.formats.csv_files import editions_of, read_csv
 from submission.formats.moments import MomentTruth, read_moment_truth
 from submission.formats.outputs import AnyTruth
-from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_set, read_captions
+from submission.formats.score_matrix import Labels, ScoreMatrix, read_scores
+from submission.formats.truth import read_annotations, read_blind_set, read_captions, relevant_names
 from submission.metrics.summary import (
     Summary,
     ranks_from_audio,
@@ -47,7 +47,7 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
         if audio is None:
             raise SubmissionError("--audio: missing; a blind set needs its folder")
         return read_blind_set(queries, audio)
-    return matrix_truth(read_scores(path)) if path.suffix == ".npy" else read_captions(path)
+    return read_scores(path) if path.suffix == ".npy" else read_captions(path)
 
 
 def scores_file(name: str) -> Path:
@@ -113,7 +113,7 @@ def read_summaries(
     for name in names:
         matrix = _read_matrix(name, edition, known)
         if annotations:
-            matrix = with_truth(matrix, read_annotations(annotations, matrix_truth(matrix)))
+            matrix = with_truth(matrix, read_annotations(annotations, matrix))
         summaries.append(
             summarise_audio_to_text(ranks_from_audio(matrix))
             if from_audio
@@ -133,7 +133,7 @@ def _read_matrix(name: str, edition: Edition, known: AnyTruth | None) -> ScoreMa
     """Read scores; those of queries from a file get their relevant clips by the truth."""
     path = scores_file(name)
     if path.suffix != ".npy":
-        if path.suffix == ".jsonl" or not isinstance(known, Truth):
+        if path.suffix == ".jsonl" or not isinstance(known, Labels):
             raise SubmissionError(f"{name}: captions are needed for a CSV; add --truth FILE.csv")
         return read_csv(path, edition, known)
     matrix = read_scores(path)
@@ -141,6 +141,6 @@ def _read_matrix(name: str, edition: Edition, known: AnyTruth | None) -> ScoreMa
         return matrix
     if None not in matrix.relevant:
         raise SubmissionError(f"{name}: has its truth already; leave out --truth")
-    if not isinstance(known, Truth) or (absent := set(matrix.query_texts) - known.relevant.keys()):
+    if not isinstance(known, Labels) or (absent := set(matrix.query_texts).difference(known.query_texts)):
         raise SubmissionError(f"{name}: --truth does not know the query {min(absent, default='')!r}; name its captions")
-    return with_truth(matrix, known)
+    return with_truth(matrix, relevant_names(known))

@@ -19,7 +19,7 @@ from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem, require_none
 from submission.formats.score_matrix import Labels, ScoreMatrix
-from submission.formats.truth import Truth, matrix_truth
+from submission.formats.truth import relevant_names, require_distinct
 from submission.ordering import ranked_columns
 
 Row = tuple[int, list[str]]  # line number and cells
@@ -76,22 +76,28 @@ def _ranked_csv(labels: Labels, best: np.ndarray, edition: Edition) -> bytes:
 
 
 def _checked_csv(labels: Labels, edition: Edition, header: list[str], cells: Iterable[list[str]]) -> bytes:
-    truth, text = matrix_truth(labels), io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([query, *row] for query, row in zip(labels.query_texts, cells, strict=True))
-    data = text.getvalue().encode()
-    if problems := check_csv(data, edition, truth).problems:
+    rows = ([query, *row] for query, row in zip(labels.query_texts, cells, strict=True))
+    data = csv_bytes([header, *rows])
+    if problems := check_csv(data, edition, labels).problems:
         raise SubmissionError(f"the CSV would have a problem: {problems[0]}")
     return data
 
 
-def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Submission:
+def csv_bytes(rows: Iterable[Iterable[str]]) -> bytes:
+    """Return a CSV with commas, LF, and quotes only where they are needed."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def check_csv(data: bytes, edition: Edition, truth: Labels | None = None) -> Submission:
     """Check a CSV by an edition and a truth.
 
     Stricter than the official 2022 script, which skips empty lines, uses the last row of a repeated query, and counts
     a repeated file twice.
     """
+    if truth:
+        require_distinct(truth)
     try:
         reader = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
         (_, header), *rows = [(reader.line_num, cells) for cells in reader] or [(1, [])]
@@ -106,14 +112,17 @@ def check_csv(data: bytes, edition: Edition, truth: Truth | None = None) -> Subm
         Problem(line, f"a row needs {width} cells", f"found {len(row)}") for line, row in rows if len(row) != width
     ]
     rows = [(line, cells) for line, cells in rows if len(cells) == width]
+    pool = frozenset(truth.file_names if truth else ())
     if edition.output == "matrix":
-        problems = [*_name_problems(1, header[1:], truth, whole=True), *_score_problems(rows)]
+        missing = sorted(set(pool).difference(header[1:]))
+        problems = [Problem(1, "no column for the file", name) for name in missing]
+        problems += [*_name_problems(1, header[1:], pool), *_score_problems(rows)]
     else:
-        problems = [problem for line, cells in rows for problem in _name_problems(line, cells[1:], truth)]
+        problems = [problem for line, cells in rows for problem in _name_problems(line, cells[1:], pool)]
     return Submission(header, rows, [*wrong, *problems, *_query_problems(rows, truth)])
 
 
-def read_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
+def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
     """Read a CSV as a score matrix, whose ids are texts and names.
 
     In a ranked CSV, the clips of a row score as many points as ranks follow, and all others 0.
@@ -122,18 +131,20 @@ def read_csv(path: Path, edition: Edition, truth: Truth) -> ScoreMatrix:
     """
     header, rows, problems = check_csv(path.read_bytes(), edition, truth)
     require_none(path, problems)
-    queries, cells = [row[0] for _, row in rows], [row[1:] for _, row in rows]
-    relevant = [sorted(truth.relevant[query] or ()) or None for query in queries]
-    if edition.output == "matrix":
-        values = np.array(cells, dtype=np.float64).astype(np.float32)
-        return ScoreMatrix(queries, queries, header[1:], header[1:], relevant, values=values)
-    names, depth = sorted(truth.pool), len(header) - 1
+    queries = [cells[0] for _, cells in rows]
+    relevant, is_ranked = relevant_names(truth), edition.output == "ranked"
+    names = truth.file_names if is_ranked else header[1:]
     column_of = {name: column for column, name in enumerate(names)}
     values = np.zeros((len(rows), len(names)), dtype=np.float32)
-    np.put_along_axis(
-        values, np.array([[column_of[name] for name in row] for row in cells]), np.arange(depth, 0, -1), 1
+    for scores, (_, (_, *cells)) in zip(values, rows, strict=True):
+        if is_ranked:
+            scores[[column_of[name] for name in cells]] = range(len(cells), 0, -1)
+        else:
+            scores[:] = np.array(cells, dtype=np.float64)
+    depth = len(header) - 1 if is_ranked else None
+    return ScoreMatrix(
+        queries, queries, names, names, [relevant[query] for query in queries], values=values, depth=depth
     )
-    return ScoreMatrix(queries, queries, names, names, relevant, values=values, depth=depth)
 
 
 def editions_of(path: Path) -> list[Edition]:
@@ -157,19 +168,17 @@ def _header_problem(header: list[str], edition: Edition) -> Problem | None:
     return Problem(1, kind, f"{','.join(header):.60}{others}")
 
 
-def _query_problems(rows: list[Row], truth: Truth | None) -> Iterator[Problem]:
+def _query_problems(rows: list[Row], truth: Labels | None) -> Iterator[Problem]:
     """Yield empty, repeated, unknown and missing queries."""
-    first: dict[str, int] = {}
+    known, first = dict.fromkeys(truth.query_texts if truth else ()), dict[str, int]()
     for line, (query, *_) in rows:
         if not query.strip():
             yield Problem(line, "the query is empty")
         elif first.setdefault(query, line) != line:
             yield Problem(line, "the query is repeated", query)
-        elif truth and query not in truth.relevant:
-            yield Problem(line, "unknown query", query, truth.relevant)
-    for query in truth.relevant if truth else ():
-        if query not in first:
-            yield Problem(None, "no row for the query", query)
+        elif truth and query not in known:
+            yield Problem(line, "unknown query", query, known)
+    yield from (Problem(None, "no row for the query", query) for query in known if query not in first)
 
 
 def _score_problems(rows: list[Row]) -> Iterator[Problem]:
@@ -183,15 +192,10 @@ def _score_problems(rows: list[Row]) -> Iterator[Problem]:
             yield Problem(line, "a score is not a finite number", cells[finite.argmin()] if len(finite) > 1 else "")
 
 
-def _name_problems(line: int, names: list[str], truth: Truth | None, whole: bool = False) -> Iterator[Problem]:
-    """Yield empty, repeated and, with a truth, unknown names.
-
-    If `whole`, also missing names of the pool.
-    """
+def _name_problems(line: int, names: list[str], pool: frozenset[str]) -> Iterator[Problem]:
+    """Yield empty, repeated and, if a pool is known, unknown names."""
     if not all(name.strip() for name in names):
         yield Problem(line, "a file name is empty")
     yield from (Problem(line, "a file is listed twice", name) for name, times in Counter(names).items() if times > 1)
-    if truth:
-        yield from (Problem(line, "unknown file name", name, truth.pool) for name in names if name not in truth.pool)
-        missing = sorted(truth.pool.difference(names)) if whole else []
-        yield from (Problem(line, "no column for the file", name) for name in missing)
+    if pool:
+        yield from (Problem(line, "unknown file name", name, pool) for name in names if name not in pool)

@@ -8,13 +8,15 @@ Times are seconds. Windows have scores during development; a submitted file has 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as validated
 
 from data_tools.files import require_file, writing
+from data_tools.moments import read_published
 from submission.editions import MAX_SECONDS, Edition
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem, require_none
@@ -32,10 +34,9 @@ def _require_forward(window: Window) -> Window:
 
 
 Found = Annotated[list[Seconds], Field(min_length=2, max_length=3), AfterValidator(_require_forward)]
-_ALIASES = ConfigDict(populate_by_name=True)
 
 
-@dataclass(frozen=True, config=_ALIASES)
+@dataclass(frozen=True)
 class MomentQuery:
     """A query with its true windows.
 
@@ -45,16 +46,14 @@ class MomentQuery:
     """
 
     line: int
-    qid: Qid
+    qid: str
     query: str
-    vid: Text
-    seconds: Annotated[Seconds | None, Field(alias="duration")] = None
-    windows: Annotated[
-        list[Annotated[list[Seconds], Field(min_length=2, max_length=2)]] | None, Field(alias="relevant_windows")
-    ] = None
+    vid: str
+    seconds: float | None = None
+    windows: list[Window] | None = None
 
 
-@dataclass(frozen=True, config=_ALIASES)
+@validated(frozen=True, config=ConfigDict(populate_by_name=True))
 class Moments:
     """The windows found for a query, best first."""
 
@@ -115,22 +114,14 @@ class Checked(NamedTuple):
 
 
 def read_moment_truth(path: Path) -> MomentTruth:
-    """Read queries with true windows, or a blind list.
-
-    Raises SubmissionError for a file with problems.
-    """
-    require_file(path)
-    truth, problems = check_moment_truth(path.read_bytes(), path.name)
-    require_none(path, problems)
-    return truth
-
-
-def check_moment_truth(data: bytes, name: str) -> tuple[MomentTruth, list[Problem]]:
-    """Return queries with true windows, and the problems of their file."""
-    queries, problems = _parse(data, MomentQuery)
-    return MomentTruth(
-        queries, name, [note for query in queries.values() for note in _oddities_of_truth(query)]
-    ), problems
+    """Read queries with true windows, or a blind list."""
+    queries, notes = dict[str, MomentQuery](), list[Problem]()
+    for number, (_, line) in enumerate(read_published(path), 1):
+        windows = None if line.relevant_windows is None else [[*window] for window in line.relevant_windows]
+        query = MomentQuery(number, str(line.qid), line.query, line.vid, line.duration, windows)
+        queries[query.qid] = query
+        notes += _oddities_of_truth(query)
+    return MomentTruth(queries, path.name, notes)
 
 
 def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None) -> list[Moments]:
@@ -148,14 +139,27 @@ def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = Non
 
     Stricter than the official script of 2026, which accepts reversed windows and repeated queries.
     """
-    by_query, problems = _parse(data, Moments)
-    answers, queries = list(by_query.values()), truth.queries if truth else {}
+    adapter, found, problems = TypeAdapter(Moments), dict[str, Moments](), list[Problem]()
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            answer = adapter.validate_python({**json.loads(line), "line": number})
+        except ValidationError as error:
+            for fault in error.errors()[:3]:
+                problems.append(Problem(number, f"{fault['loc'][0]}: {fault['msg']}", f"{fault['input']!s:.60}"))
+        except (ValueError, TypeError, RecursionError) as error:
+            problems.append(Problem(number, "no JSON object", str(error)))
+        else:
+            if found.setdefault(answer.qid, answer) is not answer:
+                problems.append(Problem(number, "the query is repeated", answer.qid))
+    if not found and not problems:
+        problems.append(Problem(None, "the file is empty"))
+    answers, queries = list(found.values()), truth.queries if truth else {}
     if len({len(window) for answer in answers for window in answer.windows}) > 1:
         problems.append(Problem(None, "only some windows have scores; give all or none"))
     if truth:
         unknown = (answer for answer in answers if answer.qid not in queries)
         problems += [Problem(answer.line, "unknown query", answer.qid, queries) for answer in unknown]
-        problems += [Problem(None, "no line for the query", qid) for qid in queries if qid not in by_query]
+        problems += [Problem(None, "no line for the query", qid) for qid in queries if qid not in found]
     notes = [note for answer in answers for note in _oddities(answer, edition, queries.get(answer.qid))]
     return Checked(answers, problems, notes)
 
@@ -189,31 +193,6 @@ def submitted(answers: Sequence[Moments], edition: Edition) -> bytes:
 def _line(answer: Moments, windows: list[Window]) -> bytes:
     content = {"qid": answer.qid, "query": answer.query, "vid": answer.vid, "pred_relevant_windows": windows}
     return json.dumps(content, ensure_ascii=False).encode() + b"\n"
-
-
-Line = TypeVar("Line", MomentQuery, Moments)
-
-
-def _parse(data: bytes, kind: type[Line]) -> tuple[dict[str, Line], list[Problem]]:
-    """Parse JSON lines by query id.
-
-    Wrong lines and repeated queries become problems.
-    """
-    adapter, found, problems = TypeAdapter(kind), dict[str, Line](), list[Problem]()
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            parsed = adapter.validate_python({**json.loads(line), "line": number})
-        except ValidationError as error:
-            for fault in error.errors()[:3]:
-                problems.append(Problem(number, f"{fault['loc'][0]}: {fault['msg']}", f"{fault['input']!s:.60}"))
-        except (ValueError, TypeError, RecursionError) as error:
-            problems.append(Problem(number, "no JSON object", str(error)))
-        else:
-            if found.setdefault(parsed.qid, parsed) is not parsed:
-                problems.append(Problem(number, "the query is repeated", parsed.qid))
-    if not found and not problems:
-        problems.append(Problem(None, "the file is empty"))
-    return found, problems
 
 
 def _oddities_of_truth(query: MomentQuery) -> Iterator[Problem]:

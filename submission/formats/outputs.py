@@ -6,11 +6,11 @@ from data_tools.cli import counted
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv
-from submission.formats.moments import MomentTruth, check_moment_truth, check_moments
+from submission.formats.moments import MomentTruth, check_moments
 from submission.formats.problems import Problem, format_problems
-from submission.formats.truth import Truth
+from submission.formats.score_matrix import Labels
 
-AnyTruth = Truth | MomentTruth
+AnyTruth = Labels | MomentTruth
 SCORED = "the windows have scores, which a submission has not; `write` removes them"
 
 
@@ -35,17 +35,10 @@ def check_output(data: bytes, edition: Edition, truth: AnyTruth | None) -> Findi
             notes.append(Problem(None, SCORED))
         size = f"{counted(len(answers), 'query')}, {counted(sum(len(one.windows) for one in answers), 'window')}"
         return Findings([*format_problems(problems)], [*format_problems(notes)], size)
-    found = check_csv(data, edition, truth if isinstance(truth, Truth) else None)
+    found = check_csv(data, edition, truth if isinstance(truth, Labels) else None)
     unit = "score" if edition.output == "matrix" else "file name"
     size = f"{counted(len(found.rows), 'query')} x {counted(len(found.header) - 1, unit)}"
     return Findings([*format_problems(found.problems)], [], size)
-
-
-def check_true_windows(data: bytes) -> Findings:
-    """Check queries with true windows."""
-    truth, problems = check_moment_truth(data, "")
-    size = f"true windows of {counted(len(truth.queries), 'query')}"
-    return Findings([*format_problems(problems)], [*format_problems(truth.notes)], size)
 
 
 def require_kind(edition: Edition, known: AnyTruth | None) -> None:

@@ -11,14 +11,15 @@ or null for a pair that it leaves out.
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from data_tools.files import require_file, writing
+from data_tools.files import writing
+from data_tools.manifest import read_lines
 from submission.errors import SubmissionError
 
 
-@dataclass(frozen=True, config=ConfigDict(allow_inf_nan=False))
+@dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Pair:
     """A query and one of its best clips."""
 
@@ -45,14 +46,8 @@ def read_pairs(path: Path) -> list[Pair]:
 
     Raises SubmissionError for a wrong or repeated pair.
     """
-    require_file(path)
     pairs: dict[tuple[str, str], Pair] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            pair = _PAIR.validate_json(line, strict=True)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise SubmissionError(f"{path}: line {number}: {fault['loc']} {fault['msg']}") from None
+    for number, pair in read_lines(path, _PAIR):
         if pairs.setdefault((pair.query, pair.clip), pair) is not pair:
-            raise SubmissionError(f"{path}: line {number}: this query and clip are repeated")
+            raise SubmissionError(f"{path}, line {number}: this query and clip are repeated")
     return list(pairs.values())

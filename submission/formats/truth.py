@@ -7,8 +7,7 @@ A submitted file identifies a query only by its text, so two queries with the sa
 """
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mode
 
@@ -19,21 +18,23 @@ from submission.errors import SubmissionError
 from submission.formats.problems import Problem
 from submission.formats.score_matrix import Labels
 
-
-@dataclass(frozen=True)
-class Truth:
-    """Queries and the pool that a submitted file must have.
-
-    Attributes:
-        relevant: Relevant file names of each query, by its text; None if they are not known.
-        pool: File names of all clips.
-    """
-
-    relevant: Mapping[str, frozenset[str] | None]
-    pool: frozenset[str]
+Relevant = Mapping[str, list[str] | None]  # relevant file names of each query, by its text; None if they are not known
 
 
-def read_captions(path: Path) -> Truth:
+def labels_of(relevant: Relevant, names: Iterable[str]) -> Labels:
+    """Return queries and the pool that a submitted file must have; their ids are texts and names."""
+    texts, pool = list(relevant), sorted(names)
+    return Labels(texts, texts, pool, pool, list(relevant.values()))
+
+
+def relevant_names(labels: Labels) -> Relevant:
+    """Return the relevant file names of each query, by its text."""
+    name_of = dict(zip(labels.clip_ids, labels.file_names, strict=True))
+    names = (clips and [name_of[clip] for clip in clips] for clips in labels.relevant)
+    return dict(zip(labels.query_texts, names, strict=True))
+
+
+def read_captions(path: Path) -> Labels:
     """Read a captions file in Clotho's format.
 
     Every caption is a query, the file of its row is relevant. Raises SubmissionError for a caption of several files: a
@@ -42,7 +43,7 @@ def read_captions(path: Path) -> Truth:
     """
     rows = read_table(path, ["file_name", "caption_1"])
     columns = caption_columns(path, rows[0][1])
-    relevant: dict[str, frozenset[str]] = {}
+    relevant: dict[str, list[str] | None] = {}
     pool: set[str] = set()
     for line, row in rows:
         name, texts = row["file_name"], [row[column] for column in columns]
@@ -50,13 +51,13 @@ def read_captions(path: Path) -> Truth:
             raise SubmissionError(f"{path}: {Problem(line, 'a cell is empty, or a file name is repeated', name)}")
         pool.add(name)
         for text in texts:
-            if relevant.setdefault(text, frozenset([name])) != {name}:
+            if relevant.setdefault(text, [name]) != [name]:
                 problem = Problem(line, "another file has the same caption", text)
                 raise SubmissionError(f"{path}: {problem}; score the score matrix")
-    return Truth(relevant, frozenset(pool))
+    return labels_of(relevant, pool)
 
 
-def read_blind_set(queries: Path, audio: Path) -> Truth:
+def read_blind_set(queries: Path, audio: Path) -> Labels:
     """Read a blind set.
 
     Queries from the column `caption`, the pool from a folder of audio files.
@@ -67,49 +68,41 @@ def read_blind_set(queries: Path, audio: Path) -> Truth:
     names, _ = audio_tree(audio)
     if not names:
         raise SubmissionError(f"{audio}: no audio file")
-    relevant: dict[str, None] = {}
+    relevant: dict[str, list[str] | None] = {}
     for line, row in read_table(queries, ["caption"]):
         if (text := row["caption"]) in relevant or not text.strip():
             raise SubmissionError(f"{queries}: {Problem(line, 'the query is empty or repeated', text)}")
         relevant[text] = None
-    return Truth(relevant, frozenset(names))
+    return labels_of(relevant, names)
 
 
-def read_annotations(path: Path, pool: Truth) -> Truth:
+def read_annotations(path: Path, labels: Labels) -> Relevant:
     """Read the organisers' annotations of 2025.
 
-    Several relevant file names for some queries of `pool`.
+    Several relevant file names for some of the queries.
 
     Source: DCASE 2025 baseline, resources/metadata_eval.csv.
     """
-    relevant: dict[str, frozenset[str]] = {}
+    require_distinct(labels)
+    queries, pool = set(labels.query_texts), set(labels.file_names)
+    relevant: dict[str, list[str] | None] = {}
     for line, row in read_table(path, ["query", "audio_filenames"]):
         text, listed = row["query"], row["audio_filenames"]
-        if text not in pool.relevant or text in relevant:
-            raise SubmissionError(f"{path}: {Problem(line, 'unknown or repeated query', text, pool.relevant)}")
+        if text not in queries or text in relevant:
+            raise SubmissionError(f"{path}: {Problem(line, 'unknown or repeated query', text, queries)}")
         try:
-            names = frozenset(ast.literal_eval(listed))
+            names = set(ast.literal_eval(listed))
         except (ValueError, SyntaxError, TypeError):
-            names = frozenset()
-        if not names or not names <= pool.pool:
-            wrong = min(map(str, names - pool.pool), default=listed)
-            raise SubmissionError(f"{path}: {Problem(line, 'no list of known file names', wrong, pool.pool)}")
-        relevant[text] = names
-    return Truth(relevant, pool.pool)
+            names = set()
+        if not names or not names <= pool:
+            wrong = min(map(str, names - pool), default=listed)
+            raise SubmissionError(f"{path}: {Problem(line, 'no list of known file names', wrong, pool)}")
+        relevant[text] = sorted(names)
+    return relevant
 
 
-def matrix_truth(matrix: Labels) -> Truth:
-    """Return the queries and clips of a score matrix.
-
-    Raises SubmissionError for equal texts or equal file names.
-    """
-    name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
-    names = [clips and frozenset(name_of[clip] for clip in clips) for clips in matrix.relevant]
-    relevant = dict(zip(matrix.query_texts, (each or None for each in names), strict=True))
-    for what, texts in (
-        ("queries have the same text", matrix.query_texts),
-        ("clips have the same file name", matrix.file_names),
-    ):
+def require_distinct(labels: Labels) -> None:
+    """Raise SubmissionError for equal texts or equal file names."""
+    for what, texts in (("queries", labels.query_texts), ("clips", labels.file_names)):
         if len(set(texts)) < len(texts):
-            raise SubmissionError(f"two {what} {mode(texts)!r}, which a CSV cannot tell apart")
-    return Truth(relevant, frozenset(matrix.file_names))
+            raise SubmissionError(f"two {what} have the same text {mode(texts)!r}, which a CSV cannot tell apart")

@@ -4,7 +4,7 @@ The weighted mean, by weights that are given, equal, or searched on validation.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,11 +30,14 @@ def scaled(matrix: ScoreMatrix, how: How) -> np.ndarray:
     if how == "rank":
         best = ranked_columns(matrix.values, matrix.file_names, values.shape[1])
         np.put_along_axis(values, best, np.linspace(1.0, 0.0, values.shape[1])[None, :], axis=1)
-    if how == "standardised":
-        values -= values.mean(axis=1, keepdims=True)
-        spread = values.std(axis=1, keepdims=True)
-        values /= np.where(spread > 0, spread, 1.0)
-    return values
+    return standardised(values) if how == "standardised" else values
+
+
+def standardised(values: np.ndarray) -> np.ndarray:
+    """Return the values of each query with mean 0 and deviation 1; equal ones as 0."""
+    values = values - values.mean(axis=-1, keepdims=True)
+    spread = values.std(axis=-1, keepdims=True)
+    return np.asarray(values / np.where(spread > 0, spread, 1.0))
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
@@ -57,32 +60,22 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
     """Return the best weights of validation matrices, and the metric.
 
+    Each step adds the matrix that gives the sum the best metric; the best of the PICKS sums counts.
+
     Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
     """
     require_same_labels(parts)
-    first = next(iter(parts.values()))
-
-    def score(total: np.ndarray) -> float:
-        return summarise_matrix(replace(first, values=total.astype(np.float32)), edition).values[edition.metric]
-
-    return ensemble_selection([scaled(part, how) for part in parts.values()], score)
-
-
-def ensemble_selection(parts: Sequence[np.ndarray], score: Callable[[np.ndarray], float]) -> tuple[list[float], float]:
-    """Return the weights of the best mean, and its score.
-
-    Each step adds the array that gives the sum the best score; the best of the PICKS sums counts.
-    """
-    picked: list[int] = []
-    total = np.zeros_like(parts[0])
-    best_score, chosen = -1.0, [0]
-    while len(picked) < PICKS:
-        scores = [score(total + values) for values in parts]
-        picked.append(int(np.argmax(scores)))
-        total = total + parts[picked[-1]]
-        if scores[picked[-1]] > best_score:
-            best_score, chosen = scores[picked[-1]], picked.copy()
-    return [chosen.count(index) / len(chosen) for index in range(len(parts))], best_score
+    first, values = next(iter(parts.values())), [scaled(part, how) for part in parts.values()]
+    total, picked = np.zeros_like(values[0]), list[int]()
+    best, chosen = -1.0, [0]
+    for _ in range(PICKS):
+        sums = (replace(first, values=(total + one).astype(np.float32)) for one in values)
+        found = [summarise_matrix(one, edition).values[edition.metric] for one in sums]
+        picked.append(int(np.argmax(found)))
+        total = total + values[picked[-1]]
+        if found[picked[-1]] > best:
+            best, chosen = found[picked[-1]], picked.copy()
+    return [chosen.count(index) / len(chosen) for index in range(len(values))], best
 
 
 def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
@@ -101,9 +94,8 @@ def models_of(facts: Mapping[str, Any]) -> list[Any]:
     """
     if isinstance(of := facts.get("of"), dict):
         return [model for part in of.values() for model in models_of(part)]
-    correction = facts.get("hub correction")
-    how = correction.get("correction") if isinstance(correction, dict) else None
-    return [(facts.get("from"), facts.get("checkpoint"), how)]
+    correction = facts.get("hub correction") or {}
+    return [(facts.get("from"), facts.get("checkpoint"), correction.get("correction"))]
 
 
 def require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:

@@ -4,7 +4,7 @@ A judge compares a query and a clip more closely than the model of the score mat
 or a person. It scores only the best clips of each query. Q: queries; C: clips.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +13,11 @@ from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.pairs import Pair
 from submission.formats.score_matrix import ScoreMatrix
+from submission.metrics.blend import standardised
 from submission.metrics.summary import Summary, summarise_matrix
-from submission.ordering import name_positions
 
 WEIGHTS = tuple(round(0.05 * number, 2) for number in range(21))  # of the judge: 0 ignores it, 1 uses only the judge
-Judged = Mapping[int, tuple[np.ndarray, np.ndarray]]  # by row: columns of the judged clips, best first; their scores
+Judged = Mapping[int, Mapping[int, float]]  # the judge's scores by row and column, best clips of the matrix first
 
 
 def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
@@ -27,19 +27,17 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
     """
     rows = {query: row for row, query in enumerate(matrix.query_ids)}
     columns = {clip: column for column, clip in enumerate(matrix.clip_ids)}
-    names = name_positions(matrix.file_names)
-    found: dict[int, list[tuple[int, float]]] = {}
+    found: dict[int, dict[int, float]] = {}
     for pair in pairs:
         if pair.query not in rows or pair.clip not in columns:
             raise SubmissionError(f"query {pair.query!r} or clip {pair.clip!r} is not in the score matrix")
         if pair.judge is not None:
-            found.setdefault(rows[pair.query], []).append((columns[pair.clip], pair.judge))
-    judged = {}
-    for row, listed in found.items():
-        clips, scores = np.array([clip for clip, _ in listed]), np.array([score for _, score in listed])
-        best = np.lexsort((names[clips], -matrix.values[row, clips]))
-        judged[row] = clips[best], scores[best]
-    return judged
+            found.setdefault(rows[pair.query], {})[columns[pair.clip]] = pair.judge
+    return {row: _best_first(matrix.values[row], matrix.file_names, judged) for row, judged in found.items()}
+
+
+def _best_first(scores: np.ndarray, names: Sequence[str], judged: Mapping[int, float]) -> dict[int, float]:
+    return {column: judged[column] for column in sorted(judged, key=lambda column: (-scores[column], names[column]))}
 
 
 def reranked(matrix: ScoreMatrix, judged: Judged, weight: float) -> ScoreMatrix:
@@ -49,16 +47,12 @@ def reranked(matrix: ScoreMatrix, judged: Judged, weight: float) -> ScoreMatrix:
     them. Other clips keep their ranks, except that clips of equal scores are ordered by name.
     """
     values = np.array(matrix.values)
-    for row, (columns, judge) in judged.items():
-        mixture = (1 - weight) * _standardised(values[row, columns]) + weight * _standardised(judge)
-        values[row, columns[np.argsort(-mixture, kind="stable")]] = values[row, columns]
+    for row, scores in judged.items():
+        columns, judge = np.array(list(scores)), np.array(list(scores.values()))
+        own = values[row, columns].astype(np.float64)
+        mixture = (1 - weight) * standardised(own) + weight * standardised(judge)
+        values[row, columns[np.argsort(-mixture, kind="stable")]] = own
     return replace(matrix, values=values)
-
-
-def _standardised(values: np.ndarray) -> np.ndarray:
-    found = values.astype(np.float64) - values.mean(dtype=np.float64)
-    spread = found.std()
-    return found / spread if spread > 0 else np.zeros_like(found)
 
 
 def search_weight(matrix: ScoreMatrix, judged: Judged, edition: Edition) -> tuple[float, Summary, Summary]:

@@ -18,7 +18,7 @@ from submission.editions import Edition, format_metric
 from submission.errors import SubmissionError
 from submission.formats.moments import MomentTruth, read_moments, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix
-from submission.formats.truth import Truth
+from submission.formats.truth import Relevant
 from submission.metrics.intervals import (
     Difference,
     Groups,
@@ -114,6 +114,10 @@ class Summary:
         """Format an interval of a metric."""
         return format_interval(interval, self.primary, sign)
 
+    def describe(self, found: Difference) -> list[str]:
+        """Format a difference of the primary metric, its interval, and p."""
+        return [self.format(found.mean, "+"), self.format_interval(found.interval, "+"), f"{found.p:.4f}"]
+
     def lines(self) -> list[str]:
         """Return the summary as lines of text."""
         unit = "recordings" if self.of_moments else "pool"
@@ -152,9 +156,8 @@ class Summary:
         """Return a table with a row for each query."""
         header = ["query", "relevant", "ranks", *self.per_query]
         columns = (self.queries.texts, self.queries.n_relevant, self.queries.ranks, *self.per_query.values())
-        known = self.queries.depth or NEVER - 1
         return [header] + [
-            [text, str(total), " ".join(str(rank) for rank in ranks if rank <= known), *(f"{v:.6g}" for v in values)]
+            [text, str(total), " ".join(str(rank) for rank in ranks if rank < NEVER), *(f"{v:.6g}" for v in values)]
             for text, total, ranks, *values in zip(*columns, strict=True)
         ]
 
@@ -165,42 +168,31 @@ def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     Every row is a query, even if two rows have the same text.
     """
     relevant = matrix.relevant_columns()
+    if not all(relevant):
+        raise SubmissionError("the relevant clips of a query are not known, so it cannot be scored")
     ranks = relevant_ranks(matrix.values, relevant, matrix.file_names)
     if matrix.depth is not None:
         ranks[ranks > matrix.depth] = NEVER
-    return _ranks(ranks, relevant, matrix.query_texts, len(matrix.clip_ids), matrix.depth)
+    groups = group_numbers(map(frozenset, relevant))
+    return RelevantRanks(ranks, sizes(relevant), groups, matrix.query_texts, len(matrix.clip_ids), matrix.depth)
 
 
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     """Return the ranks of each clip's captions among all captions.
 
-    Clips without captions are left out.
-
-    Captions with equal scores are sorted by their texts.
+    Clips without captions are left out. Captions with equal scores are sorted by their texts.
     """
     if matrix.depth is not None:
         raise SubmissionError("a ranked CSV ranks only clips; give its score matrix to rank captions")
-    rows_of: dict[int, list[int]] = {}
-    for row, columns in enumerate(matrix.relevant_columns()):
+    captions: dict[int, list[str]] = {}
+    for query, columns in zip(matrix.query_ids, matrix.relevant_columns(), strict=True):
         for column in columns:
-            rows_of.setdefault(column, []).append(row)
-    captioned = sorted(rows_of)
-    relevant = [rows_of[column] for column in captioned]
-    ranks = relevant_ranks(matrix.values[:, captioned].T, relevant, matrix.query_texts)
-    found = _ranks(ranks, relevant, [matrix.file_names[column] for column in captioned], len(matrix))
-    return replace(found, groups=np.arange(len(captioned)))
-
-
-def _ranks(
-    ranks: np.ndarray,
-    relevant: Sequence[Sequence[int]],
-    texts: list[str],
-    n_pool: int,
-    depth: int | None = None,
-) -> RelevantRanks:
-    if not relevant or not all(relevant):
-        raise SubmissionError("the relevant clips of a query are not known, so it cannot be scored")
-    return RelevantRanks(ranks, sizes(relevant), group_numbers(map(frozenset, relevant)), texts, n_pool, depth)
+            captions.setdefault(column, []).append(query)
+    clips = sorted(captions)
+    ids, names = ([each[clip] for clip in clips] for each in (matrix.clip_ids, matrix.file_names))
+    relevant: list[list[str] | None] = [captions[clip] for clip in clips]
+    values = matrix.values[:, clips].T
+    return ranks_in_matrix(ScoreMatrix(ids, names, matrix.query_ids, matrix.query_texts, relevant, values=values))
 
 
 def summarise(queries: RelevantRanks, metrics: Iterable[str] = CLIPS, primary: str = "mAP@10") -> Summary:
@@ -245,21 +237,20 @@ def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
     return summarise(ranks_in_matrix(matrix), edition.metrics, edition.metric)
 
 
-def with_truth(matrix: ScoreMatrix, truth: Truth) -> ScoreMatrix:
+def with_truth(matrix: ScoreMatrix, relevant: Relevant) -> ScoreMatrix:
     """Return the queries that a truth has, with its relevant clips.
 
     A query is identified by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
     """
-    rows = [row for row, text in enumerate(matrix.query_texts) if text in truth.relevant]
+    rows = [row for row, text in enumerate(matrix.query_texts) if text in relevant]
     texts = [matrix.query_texts[row] for row in rows]
     id_of = dict(zip(matrix.file_names, matrix.clip_ids, strict=True))
-    relevant = ([id_of[name] for name in sorted(truth.relevant[text] or ()) if name in id_of] for text in texts)
     return replace(
         matrix,
         values=matrix.values[rows],
         query_ids=[matrix.query_ids[row] for row in rows],
         query_texts=texts,
-        relevant=[clips or None for clips in relevant],
+        relevant=[[id_of[name] for name in relevant[text] or () if name in id_of] or None for text in texts],
     )
 
 
@@ -270,7 +261,7 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: Edition) -> 
 
 def summarise_moments(predictions: Mapping[str, Windows], truth: MomentTruth, edition: Edition) -> Summary:
     """Return the metrics of found windows, by query id."""
-    windows = truth.windows()
+    windows, metrics = truth.windows(), edition.metrics
     scores = score_moments(predictions, windows)
     qids = list(scores[edition.metric])
     if not qids:
@@ -278,22 +269,20 @@ def summarise_moments(predictions: Mapping[str, Windows], truth: MomentTruth, ed
     vids = [truth.queries[qid].vid for qid in qids]
     n_true = sizes(windows[qid] for qid in qids)
     queries = RelevantRanks(np.empty((len(qids), 0)), n_true, group_numbers(vids), qids, len(set(vids)))
-    by_length = {
-        f"{metric} {name}": value
-        for name, lengths in LENGTHS.items()
-        if (found := score_moments(predictions, windows, lengths))[edition.metric]
-        for metric, value in metric_values(found, edition.metrics).items()
-    }
+    by_length: dict[str, float] = {}
+    for name, lengths in LENGTHS.items():
+        if (found := score_moments(predictions, windows, lengths))[edition.metric]:
+            by_length |= {f"{metric} {name}": value for metric, value in metric_values(found, metrics).items()}
     whole = {qid: [[0.0, one.seconds]] for qid, one in truth.queries.items() if one.seconds is not None}
     has_lengths = len(whole) == len(truth.queries)
-    chance = metric_values(score_moments(whole, windows), [edition.metric])[edition.metric] if has_lengths else None
-    left_out = f"{len(predictions) - len(qids)} queries without a true window are left out"
-    notes = [left_out] if len(qids) < len(predictions) else []
+    chance = metric_values(score_moments(whole, windows), metrics)[edition.metric] if has_lengths else None
+    notes = []
+    if left_out := len(predictions) - len(qids):
+        notes.append(f"{left_out} queries without a true window are left out")
     if truth.notes:
         notes.append(f"{truth.name}: {len(truth.notes)} unusual true windows (`check` lists them)")
-    per_query = {metric: _moments_per_query(scores, metric) for metric in edition.metrics}
-    values = metric_values(scores, edition.metrics)
-    return Summary(values, edition.metric, per_query, queries, chance, by_length, notes)
+    per_query = {metric: _moments_per_query(scores, metric) for metric in metrics}
+    return Summary(metric_values(scores, metrics), edition.metric, per_query, queries, chance, by_length, notes)
 
 
 def metric_values(scores: MomentScores, metrics: Iterable[str]) -> dict[str, float]:
@@ -316,30 +305,28 @@ def _table(scores: MomentScores, metrics: Sequence[str]) -> np.ndarray:
     return np.array(list(zip(*(scores[name].values() for name in metrics), strict=True)))
 
 
-def compare(system: Summary, others: Sequence[Summary], metric: str | None = None) -> Difference:
-    """Test a system against the mean of others.
+def compare(system: Summary, others: Sequence[Summary]) -> Difference:
+    """Test a system against the mean of others, by its primary metric.
 
     The queries may be in another order.
     """
-    metric, values = metric or system.primary, []
-    for other in others:
-        rows = _rows_of(system.queries, other.queries)
-        if system.queries.n_pool != other.queries.n_pool or (
-            system.queries.n_relevant.tolist() != other.queries.n_relevant[rows].tolist()
-        ):
-            raise SubmissionError("the systems have different pools or relevant clips; compare the same data")
-        values.append(other.per_query[metric][rows])
-    return paired_difference(np.mean(values, axis=0), system.per_query[metric], system.queries.groups)
+    values = [_values_of(system, other) for other in others]
+    return paired_difference(np.mean(values, axis=0), system.per_query[system.primary], system.queries.groups)
 
 
-def _rows_of(queries: RelevantRanks, others: RelevantRanks) -> list[int]:
-    """Return the row in `others` of each query."""
-    if queries.texts == others.texts:
-        return list(range(len(queries.texts)))
-    row_of = {text: row for row, text in enumerate(others.texts)}
-    if len(row_of) < len(others.texts) or sorted(queries.texts) != sorted(others.texts):
+def _values_of(system: Summary, other: Summary) -> np.ndarray:
+    """Return the other system's primary metric of each of this one's queries."""
+    own, theirs = system.queries, other.queries
+    row_of = {text: row for row, text in enumerate(theirs.texts)}
+    if own.texts == theirs.texts:
+        rows = list(range(len(own.texts)))
+    elif len(row_of) == len(theirs.texts) == len(own.texts) and row_of.keys() == set(own.texts):
+        rows = [row_of[text] for text in own.texts]
+    else:
         raise SubmissionError("the systems have different queries, or one twice in another order; compare the same")
-    return [row_of[text] for text in queries.texts]
+    if own.n_pool != theirs.n_pool or own.n_relevant.tolist() != theirs.n_relevant[rows].tolist():
+        raise SubmissionError("the systems have different pools or relevant clips; compare the same data")
+    return np.asarray(other.per_query[system.primary][rows])
 
 
 def format_interval(interval: Interval, metric: str, sign: str = "") -> str:

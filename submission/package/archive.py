@@ -10,7 +10,7 @@ Source: the validator of DCASE2020 Task 1, the only official package checker tha
 import re
 import zipfile
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,13 +77,10 @@ def check_archive(path: Path, edition: Edition, truth: AnyTruth | None = None) -
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if not name.endswith("/")]
-            members = {name: archive.read(name) for name in names}
+            members = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error, EOFError) as error:
         return Findings([f"no complete zip archive ({error}); pack it again"], [], "")
-    found = check_members(members, edition, defaultdict(lambda: truth))
-    found.problems.extend(f"{name}: occurs twice; pack again" for name, count in Counter(names).items() if count > 1)
-    return found
+    return check_members(members, edition, defaultdict(lambda: truth))
 
 
 def check_members(members: dict[str, bytes], edition: Edition, truths: Mapping[str, AnyTruth | None]) -> Findings:

@@ -68,7 +68,7 @@ def _clips_block(runs: Sequence[Entry], about: About, system: System) -> dict[st
     return {
         "description": known | system.description | {"ensemble": members if members > 1 else None},
         "complexity": {"total_parameters": system.parameters or sum(count_parameters(runs))},
-        "external_datasets": list(_external_sources(runs, about)),
+        "external_datasets": _external_sources(runs, about),
         "source_code": about.source_code,
     }
 
@@ -148,8 +148,8 @@ def missing_facts(runs: Sequence[Entry], about: About, number: int, edition: Edi
                 yield f"{at}.description.{key}: missing; write a value, for example none"
         if not system.parameters and not are_counted(runs):
             yield f"{at}.parameters: missing; write the number of parameters of all models"
-    for name, address in external_addresses(runs).items():
-        if address is None and name not in about.sources:
+    for name, item in external_items(runs).items():
+        if item["url"] is None and name not in about.sources:
             yield f"sources.{name}.url: missing; write its address, or null if it is not published"
 
 
@@ -203,51 +203,44 @@ def training_sources(runs: Sequence[Entry]) -> list[SourceFacts]:
     return [source for run in runs for source in run.result.data.values() if source.trains]
 
 
-def _external_sources(runs: Sequence[Entry], about: About) -> Iterator[dict[str, Any]]:
-    """Yield the items of `external_datasets`.
+def _external_sources(runs: Sequence[Entry], about: About) -> list[dict[str, Any]]:
+    """Return the items of `external_datasets`, with the addresses in about.yaml."""
+    items = external_items(runs)
+    for name, address in about.sources.items():
+        other = {"name": name, "purpose": "other", "url": None, "total_audio_length": None}
+        items.setdefault(name, other)["url"] = address.url
+    return list(items.values())
 
-    Training sets, pre-trained models, and other sources.
+
+def external_items(runs: Sequence[Entry]) -> dict[str, dict[str, Any]]:
+    """Return what `external_datasets` says of each training set and pre-trained model, by name.
+
+    `url` is None if it is not known.
     """
-    known = external_addresses(runs)
-    addresses = known | {name: address.url for name, address in about.sources.items()}
+    items: dict[str, dict[str, Any]] = {}
     sets: dict[str, list[SetFacts]] = {}  # the splits of each set, each once
     for source in training_sources(runs):
         for name, split in source.sets.items():
+            items.setdefault(name, {"name": name, "purpose": "training", "url": None})
+            items[name]["url"] = extract_address(source.published) or items[name]["url"]
             if split not in sets.setdefault(name, []):
                 sets[name].append(split)
     for name, splits in sets.items():
         clips, captions = sum(split.clips for split in splits), sum(split.captions for split in splits)
         licences: Counter[str] = sum((Counter(split.licences) for split in splits), Counter())
-        yield {
-            "name": name,
-            "purpose": "training",
-            "url": addresses[name],
+        items[name] |= {
             "has_audio": True,
             "has_captions": captions > 0,
             "nb_captions_per_audio": round(captions / clips, 2),
             "total_audio_length": round(60 * sum(split.hours for split in splits), 1),  # minutes
             "licences": dict(licences),
         }
-    models = {one.name: one for run in runs for one in networks(run) if one.name}
-    for name, one in models.items():
-        purpose = "word_modelling" if one.part == "text" else "audio_modelling"
-        licence = {"licences": one.licence} if one.licence else {}
-        yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None, **licence}
-    for name in about.sources:
-        if name not in known:
-            yield {"name": name, "purpose": "other", "url": addresses[name], "total_audio_length": None}
-
-
-def external_addresses(runs: Sequence[Entry]) -> dict[str, str | None]:
-    """Return the address of each external data set and model.
-
-    It is None if it is not known.
-    """
-    addresses: dict[str, str | None] = {}
-    for source in training_sources(runs):
-        for name in source.sets:
-            addresses[name] = extract_address(source.published) or addresses.get(name)
-    return addresses | {one.name: one.url for run in runs for one in networks(run) if one.name}
+    for one in (one for run in runs for one in networks(run)):
+        if one.name:
+            purpose = "word_modelling" if one.part == "text" else "audio_modelling"
+            items[one.name] = {"name": one.name, "purpose": purpose, "url": one.url, "total_audio_length": None}
+            items[one.name] |= {"licences": one.licence} if one.licence else {}
+    return items
 
 
 def extract_address(published: str | None) -> str | None:

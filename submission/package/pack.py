@@ -8,8 +8,8 @@ from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, csv_of
 from submission.formats.moments import read_moments, submitted
 from submission.formats.outputs import AnyTruth
-from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.formats.truth import Truth, matrix_truth, read_annotations
+from submission.formats.score_matrix import Labels, ScoreMatrix, read_scores
+from submission.formats.truth import read_annotations
 from submission.metrics.blend import models_of
 from submission.metrics.summary import summarise_matrix, summarise_moments_file, with_truth
 from submission.package.about import About, System, read_about
@@ -86,7 +86,7 @@ def _pack_one(
         matrix = _scores_of(runs, scored)
         data, truth, is_known = _csv_to_submit(runs, output, edition, blind, set(matrix.query_texts))
         if about.annotations:
-            matrix = with_truth(matrix, read_annotations(folder / about.annotations, matrix_truth(matrix)))
+            matrix = with_truth(matrix, read_annotations(folder / about.annotations, matrix))
         figures = summarise_matrix(matrix, edition).values
     meta = make_meta(runs, about, facts, figures, edition, label)
     return PackedSystem(label, data, meta, truth, str(output), is_known)
@@ -94,14 +94,14 @@ def _pack_one(
 
 def _csv_to_submit(
     runs: Sequence[Entry], output: Path, edition: Edition, blind: Entry | None, known: set[str]
-) -> tuple[bytes, Truth | None, bool]:
+) -> tuple[bytes, Labels | None, bool]:
     """Return a CSV, its queries and pool, and whether its answers are known."""
     if output.suffix == ".npy":
         matrix = _scores_of(runs, output)
-        return csv_of(matrix, edition), matrix_truth(matrix), any(clips is not None for clips in matrix.relevant)
+        return csv_of(matrix, edition), matrix, any(clips is not None for clips in matrix.relevant)
     data = output.read_bytes()
     queries = {cells[0] for _, cells in check_csv(data, edition).rows}
-    return data, matrix_truth(blind.matrix) if blind else None, queries <= known
+    return data, blind.matrix if blind else None, queries <= known
 
 
 def _scores_of(runs: Sequence[Entry], path: Path) -> ScoreMatrix:

@@ -10,14 +10,19 @@ LONGEST = 30  # characters of a label
 
 def draw_systems(systems: Mapping[str, Summary], levels: Mapping[str, float]) -> bytes:
     """Draw the primary metric of systems, beside reference values."""
-    first = next(iter(systems.values()))
+    primary = next(iter(systems.values())).primary
     names = [*systems, *levels]
+    values = [one.values[primary] for one in systems.values()] + list(levels.values())
     figure = new_figure(1.1 + 0.35 * len(names))
-    axes = figure.add_subplot(xlabel=first.primary)
-    for position, summary in enumerate(systems.values()):
-        axes.plot(summary.bootstrap, [position] * 2, color=BLUE, linewidth=5, alpha=0.4)
-        axes.plot([summary.values[first.primary]], [position], "o", color=BLUE)
-    axes.plot(list(levels.values()), range(len(systems), len(names)), "D", color=ORANGE)
+    axes = figure.add_subplot(xlabel=primary)
+    axes.hlines(
+        range(len(systems)),
+        *zip(*(one.bootstrap for one in systems.values()), strict=True),
+        color=BLUE,
+        linewidth=5,
+        alpha=0.4,
+    )
+    axes.scatter(values, range(len(names)), color=[BLUE] * len(systems) + [ORANGE] * len(levels), zorder=2)
     labels = [name[-LONGEST:].encode("ascii", "backslashreplace").decode() for name in names]
     axes.set_yticks(range(len(names)), labels, parse_math=False)
     axes.set(ylim=(len(names) - 0.5, -0.5), xlim=(0, max(1e-6, axes.get_xlim()[1])))

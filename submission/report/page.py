@@ -58,10 +58,9 @@ def reference_levels(run: Entry) -> dict[str, float]:
 def difference(this: Summary, other: Summary) -> list[str]:
     """Return this run minus another, with the paired test; or why there is none."""
     try:
-        found = compare(this, [other])
+        return this.describe(compare(this, [other]))
     except SubmissionError as error:
         return [f"not comparable: {error}", "–", "–"]
-    return [this.format(found.mean, "+"), this.format_interval(found.interval, "+"), f"{found.p:.4f}"]
 
 
 def differing_settings(this: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[list[str]]:

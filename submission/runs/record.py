@@ -7,14 +7,13 @@ ModelFacts, the metadata about a model, are stored with each score matrix and in
 format of resolved.json is defined in recipe.py.
 """
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 # Checksums of files, by their paths relative to the folder of the record.
 Checksums = dict[str, str]
-Count = Annotated[int, Field(ge=0)]
-Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+Interval = list[float]  # lower and upper bound
 
 
 class Record(BaseModel):
@@ -30,9 +29,9 @@ class Record(BaseModel):
 class Parameters(Record):
     """Numbers of parameters. trained: By part of the model. frozen: By expert, or by encoder (`audio`, `text`)."""
 
-    trained: dict[str, Count]
-    frozen: dict[str, Count]
-    total: Count
+    trained: dict[str, int]
+    frozen: dict[str, int]
+    total: int
 
 
 class ExpertFacts(Record):
@@ -48,8 +47,8 @@ class ExpertFacts(Record):
     """
 
     kind: str
-    rate: Count
-    dim: Count
+    rate: int
+    dim: int
     frames_per_second: float
     published: list[str]
     unpublished: list[str] = []
@@ -64,10 +63,10 @@ class ExpertFacts(Record):
 class SetFacts(Record):
     """Facts about a data set in a data source. licences: Dict from licence to its number of clips."""
 
-    clips: Annotated[int, Field(gt=0)]
-    captions: Count
-    hours: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    licences: dict[str, Count]
+    clips: int
+    captions: int
+    hours: float
+    licences: dict[str, int]
 
 
 class SourceFacts(Record):
@@ -83,7 +82,7 @@ class SourceFacts(Record):
     sets: dict[str, SetFacts]
     trains: list[str]
     published: str | None
-    moments: Count | None = None
+    moments: int | None = None
 
 
 class RankedResult(Record):
@@ -106,23 +105,16 @@ class RankedResult(Record):
     bootstrap: Interval | None
     median_rank: float
     data: str
-    queries: Count
-    clips: Count
+    queries: int
+    clips: int
     checkpoint: str
     edition: str
     chance: float
     untrained: float | None
     ceiling: float | None
-    also_trained_on: Count
+    also_trained_on: int
     scores: str
     csv: str | None
-
-    @model_validator(mode="after")
-    def _require_primary_metric(self) -> Self:
-        """Return this result; raise ValueError if it has no value of its primary metric."""
-        if self.metric not in self.figures:
-            raise ValueError(f"the value of the primary metric {self.metric} is missing")
-        return self
 
     @property
     def figures(self) -> dict[str, float]:
@@ -140,8 +132,8 @@ class BlindResult(Record):
         sha256: Checksum of the names and contents of the ranked clips and queries.
     """
 
-    queries: Count
-    clips: Count
+    queries: int
+    clips: int
     checkpoint: str
     edition: str
     scores: str
@@ -192,15 +184,15 @@ class MomentsResult(Record):
     bootstrap: dict[str, Interval] | None
     random: dict[str, float] | None
     ceiling: dict[str, float] | None
-    new_texts: Count | None
+    new_texts: int | None
     figures_of_new_texts: dict[str, float] | None
     data: str
-    queries: Count
-    clips: Count
+    queries: int
+    clips: int
     checkpoint: str
     fitted: FittedScore | None
     edition: str
-    also_trained_on: Count
+    also_trained_on: int
     windows: str
     answers: str
     truth: str
@@ -224,7 +216,7 @@ class RunResult(Record):
 
     recipe: str
     seed: int
-    commits: Annotated[list[str], Field(min_length=1)]
+    commits: list[str]
     hardware: str
     parameters: Parameters
     experts: dict[str, ExpertFacts]
@@ -260,7 +252,7 @@ class Provenance(Record):
     recipe: str | None = None
     seed: int | None = None
     changes: list[str] = []
-    commits: Annotated[list[str], Field(min_length=1)]
+    commits: list[str]
     began: str = ""
     command: list[str] = []
     python: str | None = None
@@ -307,7 +299,7 @@ class EpochLine(Record):
     """
 
     stage: str
-    epoch: Annotated[int, Field(ge=1)]
+    epoch: int
     step: int | None = None
     loss: float | None = None
     seconds: float

@@ -23,7 +23,7 @@ from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.summary import summarise_matrix
 from submission.package.archive import check_archive
-from submission.package.meta import count_parameters, describe, external_addresses, extract_address
+from submission.package.meta import count_parameters, describe, external_items, extract_address
 from submission.package.meta_model import meta_faults
 from submission.runs.entry import open_entry
 
@@ -130,7 +130,7 @@ def test_addresses_of_training_sets_and_of_initial_weights(here: Path) -> None:
     change(Path("run1/result.json"), **result)
     run = open_entry("run1")
     expected = {"world": "https://zenodo.org/1", "panns": "https://panns.org", "m2d.pth": None, "minilm": None}
-    assert external_addresses([run]) == expected
+    assert {name: item["url"] for name, item in external_items([run]).items()} == expected
     assert count_parameters([run]) == (100, 570), "the weights are trained on, not frozen"
 
 

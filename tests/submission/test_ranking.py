@@ -14,7 +14,7 @@ from submission.editions import EDITIONS
 from submission.errors import SubmissionError
 from submission.formats.csv_files import read_csv
 from submission.formats.score_matrix import ScoreMatrix
-from submission.formats.truth import matrix_truth, read_annotations, read_captions
+from submission.formats.truth import read_annotations, read_captions
 from submission.metrics.intervals import bootstrap_interval, jackknife_interval
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
 from submission.metrics.summary import (
@@ -189,7 +189,7 @@ def test_annotations_replace_the_relevant_clips(tmp_path: Path) -> None:
     matrix = replace(MATRIX, query_texts=["A dog", "Barking, loud", "Rain", "A drip"])
     path = tmp_path / "annotations.csv"
     path.write_text("query,audio_filenames\nRain,\"['a.wav', 'c, d.wav']\"\n\"Barking, loud\",[' b.wav']\n")
-    chosen = with_truth(matrix, read_annotations(path, matrix_truth(matrix)))
+    chosen = with_truth(matrix, read_annotations(path, matrix))
     assert chosen.query_ids == ["a2", "b1"]
     assert chosen.relevant == [["b"], ["a", "c"]]
     found = ranks_in_matrix(chosen)

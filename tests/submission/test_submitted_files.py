@@ -35,7 +35,7 @@ from submission.formats.score_matrix import (
     write_blocks,
     write_scores,
 )
-from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_set, read_captions
+from submission.formats.truth import labels_of, read_annotations, read_blind_set, read_captions, relevant_names
 from submission.metrics.summary import summarise_matrix
 from submission.runs.files import FrameScores, read_clips, read_frame_scores, write_frame_scores
 
@@ -91,7 +91,7 @@ def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path: Pa
     bits[:4, 0] = [1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF]
     matrix = small_matrix(values=bits.view(np.float32))
     write_csv(matrix, tmp_path / "out.csv", E2025)
-    again = read_csv(tmp_path / "out.csv", E2025, matrix_truth(matrix))
+    again = read_csv(tmp_path / "out.csv", E2025, matrix)
     assert again.values.tobytes() == matrix.values.tobytes()
     assert (again.query_texts, again.file_names) == (TEXTS, NAMES)
     assert summarise_matrix(again, E2025).values == summarise_matrix(matrix, E2025).values
@@ -104,7 +104,7 @@ def test_rows_and_columns_of_a_csv_may_have_any_order(tmp_path: Path) -> None:
         header, *rows = csv.reader(file)
     order = [0, *(np.random.default_rng(6).permutation(12) + 1)]
     (tmp_path / "y.csv").write_bytes(table([cells[column] for column in order] for cells in [header, *rows[::-1]]))
-    again = read_csv(tmp_path / "y.csv", E2025, matrix_truth(matrix))
+    again = read_csv(tmp_path / "y.csv", E2025, matrix)
     assert again.query_texts == TEXTS[::-1]
     assert summarise_matrix(again, E2025).values == pytest.approx(summarise_matrix(matrix, E2025).values)
 
@@ -171,10 +171,10 @@ def test_each_fault_of_a_csv_is_found_with_its_line(
 ) -> None:
     edition, matrix = EDITIONS[year], small_matrix()
     write_csv(matrix, tmp_path / "out.csv", edition)
-    assert check_csv((tmp_path / "out.csv").read_bytes(), edition, matrix_truth(matrix)).problems == []
+    assert check_csv((tmp_path / "out.csv").read_bytes(), edition, matrix).problems == []
     with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
         data = edit(list(csv.reader(file)))
-    problems = check_csv(data, edition, matrix_truth(matrix)).problems
+    problems = check_csv(data, edition, matrix).problems
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
 
 
@@ -215,20 +215,20 @@ def test_captions_from_excel_or_an_editor_are_read(tmp_path: Path) -> None:
     for data in (truth_bytes(), b"\xef\xbb\xbf" + truth_bytes().replace(b"\n", b"\r\n")):
         (tmp_path / "captions.csv").write_bytes(data)
         truth = read_captions(tmp_path / "captions.csv")
-        assert truth.pool == set(NAMES)
-        assert truth.relevant == {text: {NAMES[n]} for n, texts in enumerate(CAPTIONS) for text in texts}
+        assert truth.file_names == sorted(NAMES)
+        assert relevant_names(truth) == {text: [NAMES[n]] for n, texts in enumerate(CAPTIONS) for text in texts}
 
 
 def test_truths_of_clotho_and_of_a_blind_set(clotho: Callable[[str], Path], tmp_path: Path) -> None:
     truth = read_captions(clotho("evaluation"))
-    assert (len(truth.relevant), len(truth.pool)) == (5225, 1045)
+    assert truth.shape == (5225, 1045)
     with pytest.raises(SubmissionError, match="same caption"):
         read_captions(clotho("development"))
     (tmp_path / "queries.csv").write_text("caption,more\nRain,x\nWind,y\n")
     (tmp_path / "audio").mkdir()
     (tmp_path / "audio/a.wav").touch()
     blind = read_blind_set(tmp_path / "queries.csv", tmp_path / "audio")
-    assert blind == Truth({"Rain": None, "Wind": None}, frozenset(["a.wav"]))
+    assert vars(blind) == vars(labels_of({"Rain": None, "Wind": None}, ["a.wav"]))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_wrong_captions_file_is_refused(tmp_path: Path, content: str, word: str)
 def test_wrong_annotations_are_refused_by_line(tmp_path: Path, row: str) -> None:
     (tmp_path / "a.csv").write_text(f"query,audio_filenames\n{row}\n")
     with pytest.raises(SubmissionError, match="line 2"):
-        read_annotations(tmp_path / "a.csv", Truth({"Rain": None}, frozenset(["a.wav"])))
+        read_annotations(tmp_path / "a.csv", labels_of({"Rain": None}, ["a.wav"]))
 
 
 # --- score matrices and pairs ------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_pairs_survive_a_round_trip_and_wrong_ones_are_refused_by_line(tmp_path:
     assert read_pairs(tmp_path / "p.jsonl") == pairs
     for change in ({"judge": "good"}, {"clip": "clip0"}, {"query": 7}, {"rank": None}):
         json_lines(tmp_path / "p.jsonl", [lines[0], lines[1] | change])
-        with pytest.raises(SubmissionError, match="line 2"):
+        with pytest.raises(KitError, match="line 2"):
             read_pairs(tmp_path / "p.jsonl")
 
 

@@ -102,7 +102,7 @@ def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken:
     assert sum(meta.count_parameters([finished])) == trained + 1500
     described = meta.describe([finished])
     assert (described["data_augmentation"], described["word_embeddings"]) == (["SpecAugment"], ["news.bin"])
-    assert meta.external_addresses([finished]).keys() >= {"ResNet38.pth", "news.bin"}
+    assert meta.external_items([finished]).keys() >= {"ResNet38.pth", "news.bin"}
     assert submission(["report", str(folder)]) == 0
 
 

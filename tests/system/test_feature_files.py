@@ -16,7 +16,7 @@ from data_tools.__main__ import main as data_tools
 from data_tools.errors import AudioError, KitError
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
-from submission.package.meta import count_parameters, external_addresses, networks
+from submission.package.meta import count_parameters, external_items, networks
 from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.audio.stored import FeatureFiles
@@ -89,7 +89,7 @@ def test_recipe_with_published_features_runs_without_audio(
     opened = open_entry(f"{tmp_path / 'run'}:test")
     assert [one.part for one in networks(opened)] == ["msclap"]
     assert count_parameters([opened])[1] == 31_000_000
-    assert external_addresses([opened])["MS-CLAP"] is None
+    assert external_items([opened])["MS-CLAP"]["url"] is None
     assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
     assert submission(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()

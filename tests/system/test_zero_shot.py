@@ -22,7 +22,7 @@ from data_tools.__main__ import main as data_tools
 from data_tools.audio import read_audio
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
-from submission.package.meta import external_addresses
+from submission.package.meta import external_items
 from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.models.text import Clap
@@ -145,7 +145,7 @@ def test_zero_shot_run_is_packed_with_a_description_of_its_own(
         about.write_text(json.dumps(about_of(1, systems=[facts | {"description": description}])))
         assert f"systems.0.description.{word}: " in refused_pack(capsys, pack)
     described = {"loss_function": "none", "optimizer": "none"}
-    sources = {name: {"url": None} for name in external_addresses([open_entry(str(run))])}
+    sources = {name: {"url": None} for name in external_items([open_entry(str(run))])}
     about.write_text(json.dumps(about_of(1, systems=[facts | {"description": described}], sources=sources)))
     assert submission(pack) == 0, capsys.readouterr().err
     assert submission(["check", str(out), "--edition", "2022"]) == 0
