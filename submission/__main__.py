@@ -15,7 +15,6 @@ from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
 from submission.formats.csv_files import csv_bytes, write_csv
 from submission.formats.moments import MomentTruth, read_moment_truth, read_moments, write_moments
-from submission.formats.outputs import Findings, check_output, require_kind
 from submission.formats.pairs import read_pairs
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import How, require_disjoint, search_weights
@@ -28,7 +27,15 @@ from submission.package.pack import open_systems
 from submission.package.pack import pack as write_package
 from submission.report.page import write_report
 from submission.runs.entry import open_entry
-from submission.systems import common_edition, read_summaries, read_truth, scores_file
+from submission.systems import (
+    Findings,
+    check_output,
+    common_edition,
+    read_summaries,
+    read_truth,
+    require_kind,
+    scores_file,
+)
 
 app = typer.Typer(
     name="lbar submit",

@@ -134,13 +134,14 @@ def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
     queries = [cells[0] for _, cells in rows]
     relevant, is_ranked = relevant_names(truth), edition.output == "ranked"
     names = truth.file_names if is_ranked else header[1:]
-    column_of = {name: column for column, name in enumerate(names)}
-    values = np.zeros((len(rows), len(names)), dtype=np.float32)
-    for scores, (_, (_, *cells)) in zip(values, rows, strict=True):
-        if is_ranked:
-            scores[[column_of[name] for name in cells]] = range(len(cells), 0, -1)
-        else:
-            scores[:] = np.array(cells, dtype=np.float64)
+    cells = [row[1:] for _, row in rows]
+    if is_ranked:
+        column_of = {name: column for column, name in enumerate(names)}
+        columns = np.array([[column_of[name] for name in row] for row in cells])
+        values = np.zeros((len(rows), len(names)), dtype=np.float32)
+        np.put_along_axis(values, columns, np.arange(columns.shape[1], 0, -1)[None], axis=1)
+    else:
+        values = np.array(cells, dtype=np.float64).astype(np.float32)
     depth = len(header) - 1 if is_ranked else None
     return ScoreMatrix(
         queries, queries, names, names, [relevant[query] for query in queries], values=values, depth=depth

@@ -29,20 +29,31 @@ def jackknife_interval(per_query: np.ndarray, confidence: float = 0.95) -> Inter
 
 
 def bootstrap_interval(per_query: np.ndarray, groups: Groups, confidence: float = 0.95, seed: int = 0) -> Interval:
-    """Return the bootstrap interval of a mean over queries.
+    """Return the bootstrap interval of a mean over queries."""
+    return bootstrap_intervals(per_query[None], groups, confidence, seed)[0]
 
-    It has two percentiles of the mean over groups drawn with replacement; NaN for a single group.
+
+def bootstrap_intervals(
+    per_query: np.ndarray, groups: Groups, confidence: float = 0.95, seed: int = 0
+) -> list[Interval]:
+    """Return the bootstrap intervals of means over queries.
+
+    They have two percentiles of the mean over groups drawn with replacement; NaN for a single group.
 
     Source: Efron 1979, by clusters (Davison and Hinkley 1997, section 3.8).
+
+    Args:
+        per_query: (M, Q) values of M metrics, which use the same draws.
     """
-    sums, sizes = np.bincount(groups, weights=per_query), np.bincount(groups)
-    if len(sums) == 1:
-        return np.nan, np.nan
+    sums, sizes = np.stack([np.bincount(groups, weights=values) for values in per_query]), np.bincount(groups)
+    n_groups = len(sizes)
+    if n_groups == 1:
+        return [(np.nan, np.nan)] * len(sums)
     rng = np.random.default_rng(seed)
-    drawn = (rng.integers(len(sums), size=(count, len(sums))) for count in _batches(RESAMPLES, len(sums)))
-    means = [sums[rows].sum(axis=1) / sizes[rows].sum(axis=1) for rows in drawn]
-    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    drawn = (rng.integers(n_groups, size=(count, n_groups)) for count in _batches(RESAMPLES, n_groups))
+    means = [sums[:, rows].sum(axis=2) / sizes[rows].sum(axis=1) for rows in drawn]
+    bounds = np.quantile(np.concatenate(means, axis=1), [(1 - confidence) / 2, (1 + confidence) / 2], axis=1)
+    return [(low, high) for low, high in bounds.T.tolist()]
 
 
 class Difference(NamedTuple):

@@ -23,7 +23,7 @@ from submission.metrics.intervals import (
     Difference,
     Groups,
     Interval,
-    bootstrap_interval,
+    bootstrap_intervals,
     group_numbers,
     jackknife_interval,
     paired_difference,
@@ -99,7 +99,8 @@ class Summary:
     @cached_property
     def bootstraps(self) -> dict[str, Interval]:
         """95 % bootstrap interval of each metric, over groups."""
-        return {name: bootstrap_interval(values, self.queries.groups) for name, values in self.per_query.items()}
+        found = bootstrap_intervals(np.stack([*self.per_query.values()]), self.queries.groups)
+        return dict(zip(self.per_query, found, strict=True))
 
     @property
     def bootstrap(self) -> Interval:

@@ -20,8 +20,8 @@ import yaml
 from data_tools.files import writing
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.outputs import SCORED, AnyTruth, Findings, check_output
 from submission.package.meta_model import meta_faults
+from submission.systems import SCORED, AnyTruth, Findings, check_output
 
 MEMBER = re.compile(
     r"[^/]+/task(?P<task>[^/]+)/"

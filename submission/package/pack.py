@@ -7,7 +7,6 @@ from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, csv_of
 from submission.formats.moments import read_moments, submitted
-from submission.formats.outputs import AnyTruth
 from submission.formats.score_matrix import Labels, ScoreMatrix, read_scores
 from submission.formats.truth import read_annotations
 from submission.metrics.blend import models_of
@@ -16,6 +15,7 @@ from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
 from submission.package.meta import make_meta, missing_facts, system_label
 from submission.runs.entry import Entry, open_entry
+from submission.systems import AnyTruth
 
 Submitted = list[Entry] | Path  # one run, the runs of a blend, or the score matrix of another program
 

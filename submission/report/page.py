@@ -18,6 +18,7 @@ from submission.report.audio import AudioStore
 from submission.report.figures import draw_systems
 from submission.runs.entry import Entry
 from submission.runs.reading import read_metrics
+from submission.runs.record import MomentsResult
 
 
 def write_report(out: Path, run: Entry, others: Sequence[Entry]) -> None:
@@ -45,13 +46,13 @@ def write_report(out: Path, run: Entry, others: Sequence[Entry]) -> None:
 
 def reference_levels(run: Entry) -> dict[str, float]:
     """Return values to compare with, such as chance."""
-    metric, ranked = run.summary.primary, run.ranked.model_dump()
-    levels = {"chance": run.summary.chance}
-    for name, key in (("untrained", "untrained"), ("random windows", "random"), ("ceiling", "ceiling")):
-        value = ranked.get(key)
-        levels[name] = value.get(metric) if isinstance(value, dict) else value
-    if metric == "mAP@16":
-        levels.pop("ceiling")  # that of composed scenes is mAP@10
+    primary, ranked, levels = run.summary.primary, run.ranked, {"chance": run.summary.chance}
+    if isinstance(ranked, MomentsResult):
+        levels |= {"random windows": (ranked.random or {}).get(primary), "ceiling": (ranked.ceiling or {}).get(primary)}
+    else:
+        levels |= {"untrained": ranked.untrained}
+        if primary == "mAP@10":  # as is the ceiling of composed scenes
+            levels |= {"ceiling": ranked.ceiling}
     return {name: value for name, value in levels.items() if value is not None}
 
 

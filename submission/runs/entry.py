@@ -10,7 +10,7 @@ from submission.editions import Edition, get_any_edition
 from submission.errors import SubmissionError
 from submission.formats.moments import Moments, MomentTruth, read_moment_truth, read_moments, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.metrics.summary import Summary, summarise_matrix, summarise_moments
+from submission.metrics.summary import Summary, bounds_or_none, summarise_matrix, summarise_moments
 from submission.runs.reading import finish_hint, read_result
 from submission.runs.record import MomentsResult, RankedResult, RunResult
 
@@ -110,13 +110,18 @@ class Entry:
 
 def is_run(text: str) -> bool:
     """Return whether a text is RUN or RUN:ENTRY."""
-    return Path(text).is_dir() or (not Path(text).exists() and Path(text.rpartition(":")[0] or text).is_dir())
+    return _split(text)[0].is_dir()
+
+
+def _split(text: str) -> tuple[Path, str]:
+    """Return the folder of RUN:ENTRY, and the entry; "" if it has none."""
+    folder, _, entry = text.rpartition(":")
+    return (Path(text), "") if not folder or Path(text).exists() else (Path(folder), entry)
 
 
 def open_entry(text: str) -> Entry:
     """Open RUN:ENTRY, or the first ranked entry of RUN."""
-    name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
-    folder = Path(name)
+    folder, entry = _split(text)
     for needed in ("result.json", "resolved.json"):
         if not (folder / needed).is_file():
             raise SubmissionError(f"{folder} is not a finished run, because {needed} is missing; {finish_hint(folder)}")
@@ -126,3 +131,27 @@ def open_entry(text: str) -> Entry:
     if entry not in known:
         raise SubmissionError(f"{folder}: no entry {entry!r} with metrics; choose one of {', '.join(known) or 'none'}")
     return Entry(folder, result, read_json(folder / "resolved.json"), entry)
+
+
+def ranked_result(
+    matrix: ScoreMatrix, edition: Edition, untrained: ScoreMatrix | None, **facts: object
+) -> RankedResult:
+    """Return the metrics of a score matrix.
+
+    Args:
+        facts: The fields of RankedResult that the matrix does not have.
+    """
+    summary = summarise_matrix(matrix, edition)
+    result = {
+        **summary.values,
+        "metric": edition.metric,
+        "interval": bounds_or_none(summary.interval),
+        "bootstrap": bounds_or_none(summary.bootstrap),
+        "median_rank": summary.median_rank,
+        "queries": len(matrix),
+        "clips": len(matrix.clip_ids),
+        "edition": edition.name,
+        "chance": summary.chance,
+        "untrained": None if untrained is None else summarise_matrix(untrained, edition).values[edition.metric],
+    }
+    return RankedResult.model_validate(result | facts)

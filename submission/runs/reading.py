@@ -5,19 +5,13 @@ from pathlib import Path
 
 from data_tools.files import is_locked, parse_json, require_file
 from data_tools.settings import read_shaped, require_shape
-from submission.runs.record import EpochLine, Provenance, RunResult
+from submission.runs.record import EpochLine, RunResult
 
 
 def read_result(folder: Path) -> RunResult:
     """Read result.json of a run."""
     path = folder / "result.json"
     return read_shaped(path, RunResult, repair_hint(folder, path))
-
-
-def read_provenance(folder: Path) -> Provenance:
-    """Read provenance.json of a run."""
-    path = folder / "provenance.json"
-    return read_shaped(path, Provenance, repair_hint(folder, path))
 
 
 def read_metrics(path: Path, hint: str) -> list[EpochLine]:

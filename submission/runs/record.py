@@ -2,14 +2,12 @@
 
 Pydantic models that define the format of a run's files, both for `system`, which writes them, and for all readers.
 
-RunResult is the content of result.json, Provenance that of provenance.json, and EpochLine a line of metrics.jsonl.
-ModelFacts, the metadata about a model, are stored with each score matrix and in model.json of an exported model. The
-format of resolved.json is defined in recipe.py.
+RunResult is the content of result.json, and EpochLine a line of metrics.jsonl.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 # Checksums of files, by their paths relative to the folder of the record.
 Checksums = dict[str, str]
@@ -231,48 +229,6 @@ class RunResult(Record):
     sha256: Checksums
 
 
-class Provenance(Record):
-    """Inputs of a run: code, recipe, data and machine.
-
-    Attributes:
-        changes: Settings that the option --set changed.
-        manifests: Dict from data source to the checksum of its manifest.
-        contents: Dict from data source to a checksum of all its audio.
-        experts: Dict from expert to the values that identify its model.
-        text: Fingerprint that identifies a pre-trained text encoder.
-        starts: Trained models at the start of the training: dict from the folder of each model to the checksums of its
-            files.
-        teachers: Dict from teacher to the checksums of the files that identify its weights.
-        augment: Checksums of the files that are read for random changes of the training data (augmentation), and of
-            files that name the relevant clips of validation queries.
-        started_in: Folder to which paths in the recipe are relative; it is itself relative to the run's folder.
-        sha256: Checksums of the run's files.
-    """
-
-    recipe: str | None = None
-    seed: int | None = None
-    changes: list[str] = []
-    commits: list[str]
-    began: str = ""
-    command: list[str] = []
-    python: str | None = None
-    torch: str | None = None
-    machine: str | None = None
-    cores: int | None = None
-    threads: int | None = None
-    gpu: str | None = None
-    manifests: dict[str, str]
-    experts: dict[str, dict[str, Any]]
-    text: str | None
-    starts: dict[str, str]
-    teachers: dict[str, dict[str, str]] = {}
-    augment: dict[str, str] = {}
-    audio: dict[str, str] = {}
-    contents: dict[str, str] = {}
-    started_in: str | None = None
-    sha256: Checksums = {}
-
-
 class EpochLine(Record):
     """A line of metrics.jsonl: values of one epoch; those that not every stage has are further keys.
 
@@ -303,7 +259,7 @@ class EpochLine(Record):
     step: int | None = None
     loss: float | None = None
     seconds: float
-    times: dict[str, float] = Field(default_factory=dict)
+    times: dict[str, float] = {}
     validation: dict[str, float] = {}
     collapsed: list[str] = []
 
@@ -312,25 +268,3 @@ class EpochLine(Record):
         part, _, metric = name.rpartition(".")
         value: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
         return value
-
-
-class ModelFacts(Record):
-    """Facts about a model, stored with its score matrix, and in model.json of an exported model.
-
-    Attributes:
-        run: Name of the folder of its run.
-        edition: Edition for which its recipe ranks; None if there are several.
-        fitted: Fitted numbers of the score that finds moments, in an exported model whose score was fitted.
-        sha256: Checksums of the other files of an exported model.
-    """
-
-    recipe: str
-    seed: int | None = None
-    run: Annotated[str | None, Field(alias="from")] = None
-    checkpoint: str
-    edition: str | None = None
-    fitted: FittedScore | None = None
-    commits: list[str] = []
-    experts: dict[str, dict[str, Any]]
-    text: str | None
-    sha256: Checksums = {}

@@ -19,9 +19,9 @@ from data_tools.manifest import Clip, caption_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
+from submission.runs.entry import ranked_result
 from submission.runs.files import write_clips
 from submission.runs.record import BlindResult, Record
-from submission.runs.results import ranked_result
 from system.batches.loader import Taught
 from system.experiments.blind import BlindSet, blind_checksum, blind_entry
 from system.experiments.moments import rank_moments, require_rankable_moments

@@ -25,11 +25,12 @@ from typing import Any
 
 from data_tools.errors import KitError
 from data_tools.files import lock, read_json, remove_parts, replacing, write_text
-from submission.runs.reading import read_metrics, read_provenance, read_result
-from submission.runs.record import EpochLine, Provenance, RunResult
+from submission.runs.reading import read_metrics, read_result
+from submission.runs.record import EpochLine, RunResult
 from system.recipe import schema
 from system.recipe.load import Loaded, differing, load_recipe
 from system.runs.log_file import LogFile
+from system.runs.records import Provenance, read_provenance
 
 TRAINED_ON = "trained_on.csv"  # exported models have this file too
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from data_tools.files import read_json
 from data_tools.manifest import Clip
 from data_tools.settings import read_shaped
 from data_tools.words import vocabulary_of
-from submission.runs.reading import finish_hint, read_provenance, read_result
-from submission.runs.record import FittedScore, ModelFacts
+from submission.runs.reading import finish_hint, read_result
+from submission.runs.record import FittedScore
 from system.compute.device import device_of, memory_errors, moved
 from system.models.published import how_to_fetch, published_model_settings
 from system.models.retrieval import RetrievalModel
@@ -27,6 +27,7 @@ from system.recipe import schema
 from system.recipe.load import as_change, differing, load_recipe
 from system.runs.checkpoints import load_checkpoint, load_tensors, load_weights
 from system.runs.names import is_recipe, is_untrained
+from system.runs.records import ModelFacts, read_provenance
 
 PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of a checkpoint's name
 log = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ import torch
 from data_tools.errors import KitError
 from data_tools.files import require_file, write_json
 from data_tools.manifest import Clip
-from submission.runs.record import Provenance
 from system.audio.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, differing
 from system.runs.folder import Run
 from system.runs.names import trained_files
+from system.runs.records import Provenance
 
 BY_SOURCE = ("manifests", "contents")  # kinds of inputs whose keys are data sources
 

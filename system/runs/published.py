@@ -17,12 +17,12 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.files import require_file
-from submission.runs.record import ModelFacts
 from system.audio.checkpoint import load_checkpoint
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.runs.checkpoints import load_tensors
 from system.runs.open import Trained, build_model, expert_identities
+from system.runs.records import ModelFacts
 
 ADDRESSES = {
     "dcase2025_baseline": "https://cloud.cp.jku.at/index.php/s/6ZTQ3mcwk9AAS4i",

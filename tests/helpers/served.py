@@ -20,7 +20,6 @@ import soundfile
 import torch
 
 from data_tools.manifest import Clip
-from submission.runs.record import ModelFacts
 from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.models.scores import Cosine, cosine
@@ -29,6 +28,7 @@ from system.moments.windows import Grid
 from system.recipe.schema import Recipe
 from system.retriever import Pool, Retriever, WindowSettings
 from system.runs.open import Trained
+from system.runs.records import ModelFacts
 from system.serve.server import Search, bind, search_app
 
 SECONDS = Grid(1.0, 0.5)
