@@ -33,7 +33,7 @@ def pack(
 ) -> list[PackedSystem]:
     """Write the package of the systems, and return its content."""
     about = read_about(about_path, len(systems))
-    if problems := list(_problems(systems, about, edition)):
+    if problems := dict.fromkeys(_problems(systems, about, edition)):  # a source may be missing in several systems
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
     packed = []
     for number, (one, facts) in enumerate(zip(systems, about.systems, strict=True), 1):
