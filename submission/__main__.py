@@ -23,7 +23,6 @@ from submission.metrics.rerank import judged_rows, reranked, search_weight
 from submission.metrics.summary import bounds_or_none
 from submission.metrics.summary import compare as paired_test
 from submission.package.archive import check_archive
-from submission.package.pack import open_systems
 from submission.package.pack import pack as write_package
 from submission.report.page import write_report
 from submission.runs.entry import open_entry
@@ -58,7 +57,7 @@ A_SYSTEM = "A CSV of an edition, windows (.jsonl), a score matrix (.npy), or a f
 System = Annotated[str, typer.Argument(metavar="SYSTEM", help=A_SYSTEM)]
 Scored = Annotated[
     Path | None,
-    typer.Option("--truth", help="For CSVs: captions (.csv); for moments: true windows (.jsonl)."),
+    typer.Option("--truth", help="Captions (.csv), or true windows (.jsonl); runs and score matrices have their own."),
 ]
 Annotations = Annotated[
     Path | None, typer.Option("--annotations", help="Score only these queries: the 2025 metadata_eval.csv.")
@@ -252,7 +251,7 @@ def pack(
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip without another dot")
     year = common_edition(edition, [part for name in systems for part in name.split(",")])
-    packed = write_package(open_systems(systems), about, year, out, report)
+    packed = write_package(systems, about, year, out, report)
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.source}")
         if system.is_known:
@@ -274,8 +273,6 @@ def report(
     """
     entry = open_entry(run)
     page = out or entry.folder / "report.html"
-    if page.suffix != ".html":
-        raise SubmissionError(f"{page}: the report is an HTML page; give a name that ends in .html")
     others = [open_entry(name) for name in beside]
     if any(other.of_moments != entry.of_moments for other in others):
         raise SubmissionError("--beside: a run of another task")

@@ -71,7 +71,7 @@ def pad_ranks(ranks: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
 
     Shorter rows end with NEVER.
     """
-    padded = np.full((len(ranks), max(map(len, ranks), default=0)), NEVER)
+    padded = np.full((len(ranks), max(map(len, ranks))), NEVER)
     for row, own in zip(padded, ranks, strict=True):
         row[: len(own)] = own
     return padded

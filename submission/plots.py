@@ -28,22 +28,18 @@ def new_figure(height: float = 3.2) -> "Figure":
     return Figure(figsize=(5.2, height), dpi=200, layout="constrained")
 
 
+def encoded(figure: "Figure", kind: str = "svg") -> bytes:
+    """Return a figure as SVG or PNG, with reproducible bytes."""
+    import matplotlib
+
+    data = BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "lbar", "svg.fonttype": "path"}):
+        figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return data.getvalue()
+
+
 def save(figure: "Figure", path: Path) -> None:
     """Write a figure as .svg or .png, with reproducible bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with writing(path) as file:
-        file.write(_encoded(figure, path.suffix.removeprefix("."), path.stem))
-
-
-def svg_of(figure: "Figure") -> bytes:
-    """Return a figure as SVG, with reproducible bytes."""
-    return _encoded(figure, "svg", "lbar")
-
-
-def _encoded(figure: "Figure", kind: str, salt: str) -> bytes:
-    import matplotlib
-
-    data = BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}):
-        figure.savefig(data, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    return data.getvalue()
+        file.write(encoded(figure, path.suffix.removeprefix(".")))

@@ -134,13 +134,11 @@ def read_summaries(
 
     Args:
         option: Value of --edition.
-        truth: For CSVs and windows: captions or true windows.
+        truth: Captions or true windows; runs and score matrices have their own, which it replaces.
         annotations: Score only these queries, with several relevant clips each.
         from_audio: Rank captions for clips.
     """
     edition = common_edition(option, names)
-    if truth and all(is_run(name) for name in names):
-        raise SubmissionError(f"{names[0]}: has its truth already; leave out --truth")
     known = read_truth(truth, None, None)
     if edition.output == "windows":
         if annotations or from_audio:
@@ -161,24 +159,22 @@ def read_summaries(
 
 
 def _summarise_windows(name: str, edition: Edition, known: AnyTruth | None) -> Summary:
-    path, truth = scores_file(name), open_entry(name).truth if is_run(name) else known
+    path, truth = scores_file(name), known or (open_entry(name).truth if is_run(name) else None)
     if path.suffix != ".jsonl" or not isinstance(truth, MomentTruth):
         raise SubmissionError(f"{name}: no windows, or no true ones; give .jsonl and --truth FILE.jsonl")
     return summarise_moments_file(path, truth, edition)
 
 
 def _read_matrix(name: str, edition: Edition, known: AnyTruth | None) -> ScoreMatrix:
-    """Read scores; those of queries from a file get their relevant clips by the truth."""
+    """Read scores, with the relevant clips by the truth if there is one."""
     path = scores_file(name)
+    if path.suffix == ".npy" and known is None:
+        return read_scores(path)
+    if path.suffix == ".jsonl" or not isinstance(known, Labels):
+        raise SubmissionError(f"{name}: captions are needed to score clips; add --truth FILE.csv")
     if path.suffix != ".npy":
-        if path.suffix == ".jsonl" or not isinstance(known, Labels):
-            raise SubmissionError(f"{name}: captions are needed for a CSV; add --truth FILE.csv")
         return read_csv(path, edition, known)
     matrix = read_scores(path)
-    if known is None or is_run(name):
-        return matrix
-    if None not in matrix.relevant:
-        raise SubmissionError(f"{name}: has its truth already; leave out --truth")
-    if not isinstance(known, Labels) or (absent := set(matrix.query_texts).difference(known.query_texts)):
-        raise SubmissionError(f"{name}: --truth does not know the query {min(absent, default='')!r}; name its captions")
+    if absent := set(matrix.query_texts).difference(known.query_texts):
+        raise SubmissionError(f"{name}: --truth does not know the query {min(absent)!r}; name its captions")
     return with_truth(matrix, relevant_names(known))

@@ -20,18 +20,17 @@ from submission.systems import AnyTruth
 Submitted = list[Entry] | Path  # one run, the runs of a blend, or the score matrix of another program
 
 
-def open_systems(names: Sequence[str]) -> list[Submitted]:
-    """Open systems to submit.
-
-    RUN[:ENTRY], several of them joined by commas for a blend, or SCORES.npy.
-    """
-    return [Path(name) if name.endswith(".npy") else [open_entry(part) for part in name.split(",")] for name in names]
-
-
 def pack(
-    systems: Sequence[Submitted], about_path: Path, edition: Edition, out: Path, report: Path | None
+    names: Sequence[str], about_path: Path, edition: Edition, out: Path, report: Path | None
 ) -> list[PackedSystem]:
-    """Write the package of the systems, and return its content."""
+    """Write the package of systems, and return its content.
+
+    Args:
+        names: RUN[:ENTRY], several of them joined by commas for a blend, or SCORES.npy.
+    """
+    systems: list[Submitted] = []
+    for name in names:
+        systems.append(Path(name) if name.endswith(".npy") else [open_entry(part) for part in name.split(",")])
     about = read_about(about_path, len(systems))
     if problems := dict.fromkeys(_problems(systems, about, edition)):  # a source may be missing in several systems
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))

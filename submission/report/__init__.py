@@ -1,4 +1,4 @@
 """The page of a finished run.
 
-elements.py has the parts of the page; overview.py, results.py and listening.py fill them; page.py assembles the page.
+page.py gathers the content, clips.py and moments.py give that of a task, and page.html has the texts and the layout.
 """

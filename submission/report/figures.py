@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from submission.metrics.summary import Summary
-from submission.plots import BLUE, ORANGE, new_figure, svg_of
+from submission.plots import BLUE, ORANGE, encoded, new_figure
 
 LONGEST = 27  # characters of a label
 
@@ -23,7 +23,7 @@ def draw_systems(systems: Mapping[str, Summary], levels: Mapping[str, float]) ->
     axes.scatter(scale * np.array(values), range(len(names)), color=colours, zorder=2)
     axes.set_yticks(range(len(names)), [short(name) for name in names], parse_math=False)
     axes.set(ylim=(len(names) - 0.5, -0.5), xlim=(0, max(1e-6, axes.get_xlim()[1])))
-    return svg_of(figure)
+    return encoded(figure)
 
 
 def short(name: str) -> str:
@@ -38,4 +38,4 @@ def draw_bars(labels: Sequence[str], values: Sequence[float], xlabel: str, ylabe
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
     axes.bar(range(len(labels)), values, 0.8, color=BLUE, alpha=0.75)
     axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right")
-    return svg_of(figure)
+    return encoded(figure)

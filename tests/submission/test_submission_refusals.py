@@ -67,7 +67,7 @@ ROWS: list[tuple[str, int, str]] = [
     ("score 2022.csv --truth captions.csv --direction audio-to-text", 1, "captions"),
     ("score 2022.csv --truth captions.csv --edition 2026", 1, "windows"),
     ("score unknown.npy", 1, "edition"),
-    ("score a.npy --truth captions.csv", 1, "already"),
+    ("score other.npy --truth captions.csv --edition 2022", 1, "query"),
     ("score dev.jsonl --truth true.jsonl --direction audio-to-text", 1, "neither"),
     ("score alone.npy", 1, "alone.json"),
     ("score run:none", 1, "none"),
@@ -103,7 +103,6 @@ ROWS: list[tuple[str, int, str]] = [
     ("pack run moments --about about.yaml --out x.zip", 1, "edition"),
     ("pack run --about about.yaml --report nowhere.pdf --out x.zip", 1, "nowhere"),
     ("pack run --about about.yaml --report about.yaml --out x.zip", 1, "PDF"),
-    ("report run --out x.pdf", 1, ".html"),
     ("report run --beside moments", 1, "task"),
     ("report moments:blind", 1, "blind"),
 ]

@@ -87,6 +87,7 @@ def test_matrix_of_queries_from_a_file_is_scored_with_captions(said: Said) -> No
     hits = [row.argmax() == query // 2 for query, row in enumerate(matrix.values)]
     text = said("score run/scores/blind.npy --truth truth.csv --edition 2022")
     assert f"R@1        {np.mean(hits):.4f}" in text
+    assert said("score a.npy --truth captions.csv") == said("score a.npy")
 
 
 def test_compare_prints_the_paired_test(said: Said) -> None:
