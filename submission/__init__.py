@@ -2,5 +2,6 @@
 
 Editions, metrics, score matrices, ranked CSVs, and their checks.
 
-Ranked CSVs need no library except numpy. Of the project's other folders, this one imports only data_tools.
+Scores and checks need no libraries but numpy, pydantic, PyYAML and typer. Of the project's other folders, this one
+imports only data_tools.
 """

@@ -5,38 +5,36 @@ same relevant clips, or of one recording. The jackknife is the official interval
 """
 
 from collections.abc import Hashable, Iterable, Iterator
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-RESAMPLES, FLIPS = 2_000, 10_000
+RESAMPLES, FLIPS, SEED = 2_000, 10_000, 0
+NORMAL = 1.9599639845400536  # deviations of the normal distribution that have 95 % between them
 DRAWN = 1 << 21  # numbers that are drawn together
 Groups = np.ndarray
 Interval = tuple[float, float]
 
 
-def jackknife_interval(per_query: np.ndarray, confidence: float = 0.95) -> Interval:
-    """Return the jackknife interval of a mean over queries.
+def jackknife_interval(per_query: np.ndarray) -> Interval:
+    """Return the 95 % jackknife interval of a mean over queries.
 
-    It is mean -+ z s / sqrt(Q), with the sample standard deviation s; NaN for a single query.
+    It is mean -+ 1.96 s / sqrt(Q), with the sample standard deviation s; NaN for a single query.
 
     Source: DCASE 2022 eval_script.py, astropy's jackknife of the mean, which has this standard error and no bias.
     """
     n = len(per_query)
-    half = NormalDist().inv_cdf((1 + confidence) / 2) * per_query.std(ddof=1) / n**0.5 if n > 1 else np.nan
+    half = NORMAL * per_query.std(ddof=1) / n**0.5 if n > 1 else np.nan
     return float(per_query.mean() - half), float(per_query.mean() + half)
 
 
-def bootstrap_interval(per_query: np.ndarray, groups: Groups, confidence: float = 0.95, seed: int = 0) -> Interval:
-    """Return the bootstrap interval of a mean over queries."""
-    return bootstrap_intervals(per_query[None], groups, confidence, seed)[0]
+def bootstrap_interval(per_query: np.ndarray, groups: Groups) -> Interval:
+    """Return the 95 % bootstrap interval of a mean over queries."""
+    return bootstrap_intervals(per_query[None], groups)[0]
 
 
-def bootstrap_intervals(
-    per_query: np.ndarray, groups: Groups, confidence: float = 0.95, seed: int = 0
-) -> list[Interval]:
-    """Return the bootstrap intervals of means over queries.
+def bootstrap_intervals(per_query: np.ndarray, groups: Groups) -> list[Interval]:
+    """Return the 95 % bootstrap intervals of means over queries.
 
     They have two percentiles of the mean over groups drawn with replacement; NaN for a single group.
 
@@ -49,10 +47,10 @@ def bootstrap_intervals(
     n_groups = len(sizes)
     if n_groups == 1:
         return [(np.nan, np.nan)] * len(sums)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     drawn = (rng.integers(n_groups, size=(count, n_groups)) for count in _batches(RESAMPLES, n_groups))
     means = [sums[:, rows].sum(axis=2) / sizes[rows].sum(axis=1) for rows in drawn]
-    bounds = np.quantile(np.concatenate(means, axis=1), [(1 - confidence) / 2, (1 + confidence) / 2], axis=1)
+    bounds = np.quantile(np.concatenate(means, axis=1), [0.025, 0.975], axis=1)
     return [(low, high) for low, high in bounds.T.tolist()]
 
 
@@ -78,7 +76,7 @@ class Difference(NamedTuple):
     n_groups: int
 
 
-def paired_difference(first: np.ndarray, second: np.ndarray, groups: Groups, seed: int = 0) -> Difference:
+def paired_difference(first: np.ndarray, second: np.ndarray, groups: Groups) -> Difference:
     """Test whether the means of two systems differ.
 
     The test exchanges their values in random halves of the groups.
@@ -88,13 +86,13 @@ def paired_difference(first: np.ndarray, second: np.ndarray, groups: Groups, see
     """
     difference = second - first
     sums = np.bincount(groups, weights=difference)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     observed = abs(sums.sum()) * (1 - 1e-12)  # sums of the same values in another order differ in their last bits
     drawn = (rng.integers(2, size=(count, len(sums)), dtype=np.int8) for count in _batches(FLIPS, len(sums)))
     extreme = sum(int((abs((rows * 2 - 1) @ sums) >= observed).sum()) for rows in drawn)
     return Difference(
         float(difference.mean()),
-        bootstrap_interval(difference, groups, seed=seed),
+        bootstrap_interval(difference, groups),
         (1 + extreme) / (1 + FLIPS),
         int((difference > 0).sum()),
         int((difference == 0).sum()),
