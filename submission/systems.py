@@ -20,9 +20,8 @@ from submission.formats.truth import read_annotations, read_blind_set, read_capt
 from submission.metrics.summary import (
     Summary,
     ranks_from_audio,
-    ranks_in_matrix,
-    summarise,
     summarise_audio_to_text,
+    summarise_matrix,
     summarise_moments_file,
     with_truth,
 )
@@ -124,11 +123,7 @@ def common_edition(option: str | None, names: Iterable[str]) -> Edition:
 
 
 def read_summaries(
-    names: Sequence[str],
-    option: str | None = None,
-    truth: Path | None = None,
-    annotations: Path | None = None,
-    from_audio: bool = False,
+    names: Sequence[str], option: str | None, truth: Path | None, annotations: Path | None, from_audio: bool
 ) -> list[Summary]:
     """Return the metrics of systems, all of one edition.
 
@@ -150,11 +145,10 @@ def read_summaries(
         matrix = _read_matrix(name, edition, known)
         if annotations:
             matrix = with_truth(matrix, read_annotations(annotations, matrix))
-        summaries.append(
-            summarise_audio_to_text(ranks_from_audio(matrix))
-            if from_audio
-            else summarise(ranks_in_matrix(matrix), figures.metrics, figures.metric)
-        )
+        if from_audio:
+            summaries.append(summarise_audio_to_text(ranks_from_audio(matrix)))
+        else:
+            summaries.append(summarise_matrix(matrix, figures))
     return summaries
 
 

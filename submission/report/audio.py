@@ -30,19 +30,13 @@ class AudioStore:
         Return (its number, ""), or (None, reason).
         """
         if path not in self._known:
-            self._known[path] = self._encode(path)
+            try:
+                wave = np.clip(read_audio(path, RATE, seconds=self.seconds), -1, 1)
+                data = encoded(
+                    wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT"
+                )
+                self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(data).decode()}")
+                self._known[path] = len(self.uris) - 1, ""
+            except (AudioError, OSError) as error:
+                self._known[path] = None, f"no audio: {path.name} cannot be read ({type(error).__name__})"
         return self._known[path]
-
-    def _encode(self, path: Path) -> tuple[int | None, str]:
-        try:
-            data = to_mp3(path, self.seconds)
-        except (AudioError, OSError) as error:
-            return None, f"no audio: {path.name} cannot be read ({type(error).__name__})"
-        self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(data).decode()}")
-        return len(self.uris) - 1, ""
-
-
-def to_mp3(path: Path, seconds: float) -> bytes:
-    """Return the beginning of an audio file as mono MP3."""
-    wave = np.clip(read_audio(path, RATE, seconds=seconds), -1, 1)
-    return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")
