@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.cli import counted
 from submission.editions import Edition, format_metric
 from submission.errors import SubmissionError
 from submission.formats.moments import MomentTruth, read_moments, windows_by_query
@@ -279,7 +280,7 @@ def summarise_moments(predictions: Mapping[str, Windows], truth: MomentTruth, ed
     chance = metric_values(score_moments(whole, windows), metrics)[edition.metric] if has_lengths else None
     notes = []
     if left_out := len(predictions) - len(qids):
-        notes.append(f"{left_out} queries without a true window are left out")
+        notes.append(f"left out: {counted(left_out, 'query')} without a true window")
     if truth.notes:
         notes.append(f"{truth.name}: {len(truth.notes)} unusual true windows (`check` lists them)")
     per_query = {metric: _moments_per_query(scores, metric) for metric in metrics}

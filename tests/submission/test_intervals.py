@@ -68,6 +68,7 @@ def test_mean_difference_and_p_value_of_two_systems_match_hand_values() -> None:
     assert found.interval[0] < 0.15 < found.interval[1]
     same = paired_difference(np.ones(5), np.ones(5), np.arange(5))
     assert (same.mean, same.p, same.equal) == (0, 1, 5)
+    assert paired_difference(np.ones(1000), np.ones(1000), np.arange(1000)).p == 1, "drawn in several batches"
 
 
 @pytest.mark.slow

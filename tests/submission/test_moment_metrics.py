@@ -254,7 +254,7 @@ def test_summary_has_intervals_over_recordings_and_leaves_out_queries_without_wi
     assert "mAP long" not in summary.by_length
     assert any("66.67 %" in line for line in summary.lines())
     assert [row[:3] for row in summary.rows()[1:]] == [["a_1", "1", ""], ["a_2", "2", ""], ["b_1", "1", ""]]
-    assert "left out" in summary.notes[0]
+    assert summary.notes[0] == "left out: 1 query without a true window"
     blind = read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True))
     with pytest.raises(SubmissionError, match="blind"):
         summarise_moments(FOUND, blind, E2026)
