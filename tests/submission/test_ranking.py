@@ -77,6 +77,7 @@ def test_summary_by_hand() -> None:
     assert summary.chance == chance(20, 10, 1.25)
     lists = summarise(queries_of([[1], []], [1, 2], depth=10), ["mAP@16", "mAP@10"], "mAP@16")
     assert "bound" in lists.notes[0]
+    assert [row[1:3] for row in lists.rows()] == [["relevant", "ranks"], ["1", "1"], ["2", ""]]
     assert "mAP@10" not in lists.notes[0]
     assert not any("nan" in line for line in summarise(queries_of([[1]], [1])).lines())
 
