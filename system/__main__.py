@@ -92,7 +92,6 @@ def run(
     from system.compute.device import device_of
     from system.compute.processes import is_first, processes
     from system.experiments.run import compute_features, run_recipe
-    from system.experiments.studies import load_study, run_study
     from system.experiments.summary import report
     from system.recipe.load import load_recipe
     from system.training.tracking import require_tracker
@@ -108,6 +107,8 @@ def run(
     if recipe.name.endswith(".study.yaml"):
         if out or name:
             raise KitError("--out and --name are for one run; a study's runs lie in --runs")
+        from system.experiments.studies import load_study, run_study
+
         study, cells = load_study(recipe, changes, runs)
         with processes(chosen):
             print(run_study(study, cells, runs, chosen, track, until), end="")

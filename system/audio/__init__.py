@@ -28,7 +28,7 @@ KINDS = {  # kind: module and class
     "passt": "system.audio.passt:Passt",
     "vggish": "system.audio.vggish:Vggish",
     "vggsound": "system.audio.vggsound:VggSound",
-    "waveform": "system.audio.waveform:Waveform",
+    "waveform": "system.audio.stored:Waveform",
     "yamnet": "system.audio.yamnet:Yamnet",
 }
 

@@ -23,8 +23,7 @@ from data_tools.errors import AudioError, KitError
 from data_tools.files import quick_checksum
 from data_tools.manifest import Clip
 from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, some_file_faults
-from system.audio.stored import EmbeddingFile
-from system.audio.waveform import Waveform, to_int16
+from system.audio.stored import EmbeddingFile, Waveform, to_int16
 from system.features.bank import Bank
 from system.moments.windows import Grid
 

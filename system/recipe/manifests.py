@@ -6,10 +6,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from data_tools.__main__ import app
-from data_tools.__main__ import main as data_tools_main
 from data_tools.errors import KitError
 from data_tools.files import lock, write_text
 from system.recipe import schema
@@ -56,8 +52,10 @@ def _make(name: str, manifest: Path, command: str) -> None:
         require_output(command, manifest)
     except KitError as error:
         raise KitError(f"data source {name}: {error}") from None
+    from data_tools.__main__ import main  # imports all verbs
+
     log.info("data source %s: making its manifest with %s", name, command)
-    if data_tools_main(shlex.split(command)[2:], inside=True) or not manifest.exists():
+    if main(shlex.split(command)[2:], inside=True) or not manifest.exists():
         raise KitError(f"data source {name}: `{command}` did not make {manifest}; see its output above")
     write_text(Path(f"{manifest}.made_by"), command + "\n")
 
@@ -88,6 +86,10 @@ def require_output(command: str, manifest: Path) -> None:
 
 def _parsed_arguments(command: str) -> dict[str, object]:
     """Return the parsed arguments of a `make` command. Raises KitError if data_tools does not accept it."""
+    import typer
+
+    from data_tools.__main__ import app
+
     words = shlex.split(command)[2:]
     group: Any = typer.main.get_command(app)
     try:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from data_tools.manifest import TEST_SPLITS
 from data_tools.settings import Keys
 from submission.editions import EDITIONS, MOMENTS
-from system.audio.waveform import Waveform
+from system.audio.stored import Waveform
 from system.moments.windows import By, Decoding
 from system.ranking.entries import Metric
 from system.recipe import schema

@@ -17,7 +17,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.audio.logmel import LogMelSlaney
 from system.audio.network import fast
-from system.audio.waveform import Waveform
+from system.audio.stored import Waveform
 from system.batches.items import Item
 from system.batches.loader import collate
 from system.features.bank import Bank

@@ -19,7 +19,7 @@ from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
-from system.audio.waveform import Waveform, to_int16
+from system.audio.stored import Waveform, to_int16
 from system.batches import loader
 from system.batches.items import Item
 from system.batches.loader import collate

@@ -1,20 +1,57 @@
-"""Interface of settings of audio encoders.
+"""The interface of audio encoders: a network, and its settings in a recipe."""
 
-The settings of each kind of encoder can build the encoder. torch is only imported for this.
-"""
-
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from system.audio import Expert
 from system.models.base import EncoderKind
+from system.models.batch import Series
+from system.models.embeddings import Embedded
 from system.moments.windows import Grid
 
-if TYPE_CHECKING:
-    from system.models.audio.encoder import AudioEncoder
+# B clips, L frames, E embedding
 
-Encoder: TypeAlias = "AudioEncoder"  # the network that settings build; naming it imports no torch
+
+class AudioEncoder(nn.Module, ABC):
+    """Frames of clips, by expert -> Embedded: (B, E), or a padded series (B, L, E) with its lengths."""
+
+    @abstractmethod
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        """Embed the clips of a batch.
+
+        In evaluation mode the embedding of a clip does not depend on the other clips.
+        """
+
+    @abstractmethod
+    def parts(self) -> dict[str, nn.Module]:
+        """Return a dict from the name of each part of the encoder to its torch module.
+
+        Parameters are counted per part.
+        """
+
+    def load_pretrained(self) -> None:
+        """Load the published weights into a new encoder.
+
+        Raises KitError if the file is missing, or is not the published file.
+        """
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the files that another machine needs, in addition to the weights, to use the encoder.
+
+        Files whose path a setting (`--set`) can replace are left out.
+        """
+
+    def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
+        """Embed clips; return their embeddings, and those of each expert if the embedding is a mean over experts.
+
+        The embeddings by expert are a dict from expert to (B, E); it is empty if the encoder has only one expert.
+        """
+        return self(audio), {}
 
 
 class AudioSettings(EncoderKind):
@@ -50,7 +87,7 @@ class AudioSettings(EncoderKind):
         return None
 
     @abstractmethod
-    def build(self, out: int) -> Encoder:
+    def build(self, out: int) -> AudioEncoder:
         """Build the encoder with untrained weights.
 
         out: Number of values per embedding, the same as for text embeddings. Only this method imports torch.

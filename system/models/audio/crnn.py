@@ -13,8 +13,7 @@ from data_tools.settings import Name, Size
 from system.audio import Expert
 from system.audio.logmel import SILENCE, LogMelSlaney
 from system.compute.device import on_device
-from system.models.audio.base import AudioSettings
-from system.models.audio.encoder import AudioEncoder
+from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.batch import Series
 from system.models.embeddings import Embedded, join_embeddings
 from system.models.layers import pooled_over_time

@@ -9,8 +9,7 @@ from torch import nn
 from data_tools.manifest import Text
 from data_tools.settings import Size
 from system.audio.stored import EmbeddingFile
-from system.models.audio.base import AudioSettings
-from system.models.audio.encoder import AudioEncoder
+from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.batch import Series
 from system.models.embeddings import Embedded
 

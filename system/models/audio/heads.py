@@ -9,8 +9,7 @@ from torch import nn
 from data_tools.settings import Depth, Name, Size
 from system.audio import Expert
 from system.compute.device import on_device, suited_to
-from system.models.audio.base import AudioSettings
-from system.models.audio.encoder import AudioEncoder
+from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.base import Heads
 from system.models.batch import Series
 from system.models.embeddings import Embedded

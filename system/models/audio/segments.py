@@ -18,10 +18,9 @@ from data_tools.settings import Size, mistakes
 from system.audio import Expert
 from system.audio.base import Need
 from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_length
-from system.audio.waveform import FULL_SCALE, Waveform
+from system.audio.stored import FULL_SCALE, Waveform
 from system.compute.device import on_device, suited_to
-from system.models.audio.base import AudioSettings
-from system.models.audio.encoder import AudioEncoder
+from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.batch import Series
 from system.models.embeddings import Embedded
 from system.moments.windows import Grid
