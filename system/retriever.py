@@ -357,5 +357,5 @@ def load_model(
     trained = open_trained(Path(name), stage, checkpoint, changes, device_of(device) if device else None, banks)
     corrected = [key for key, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]
     if corrected and not (stage or checkpoint):
-        log.warning("ranking without the hub correction of %s; add blind sets to the recipe", ", ".join(corrected))
+        log.warning("without the hub correction of %s, which only the run's own entries have", ", ".join(corrected))
     return Retriever(trained, folder)

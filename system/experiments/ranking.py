@@ -121,8 +121,9 @@ def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
     if not path.exists():
         return False
     noted, now = read_json(path), identity(recipe, name)
-    now["models"] = noted["identity"]["models"] | now["models"]  # one that is gone is not compared
-    if noted["identity"] != now:
+    before = noted.get("identity", {})
+    now["models"] = before.get("models", {}) | now["models"]  # one that is gone is not compared
+    if before != now:
         return False
     entry = blind_entry(recipe, name)
     checksum = None if entry is None else blind_checksum(entry)
