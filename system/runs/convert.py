@@ -1,21 +1,66 @@
-"""Convert published weights to the kit's formats."""
+"""Convert published weights to the kit's formats.
 
+The DCASE 2025 baseline and SALSA (2024) are published as checkpoints of Lightning, M2D-CLAP as a zip file. Their tensor
+names were taken from the published code (M2D: github.com/nttcslab/m2d at f0c4128); the conversions were not tested on
+the published files.
+"""
+
+import argparse
 import logging
-from pathlib import Path
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path, PosixPath
+from typing import Any
 
 import numpy as np
+import torch
 
 from data_tools.errors import KitError
-from data_tools.files import replacing
+from data_tools.files import replacing, require_file
 from system.audio.base import file_sha256
+from system.audio.checkpoint import load_checkpoint
 from system.audio.tflite import PUBLIC_SHA256, read_layers
+from system.models.retrieval import RetrievalModel
 from system.models.text.published import load_tokens
 from system.models.text.words import write_word_vectors
+from system.recipe import schema
 from system.recipe.load import load_recipe
+from system.runs.checkpoints import load_tensors
 from system.runs.export import export_model
-from system.runs.m2d_text import write_text_encoder
-from system.runs.published import open_published
+from system.runs.open import Trained, build_model, expert_identities
+from system.runs.records import ModelFacts
 
+ADDRESSES = {
+    "dcase2025_baseline": "https://cloud.cp.jku.at/index.php/s/6ZTQ3mcwk9AAS4i",
+    "salsa2024": (
+        "https://cloud.cp.jku.at/index.php/s/ZZkWXQ7f3aXRXYW, in five parts: "
+        "cat passt_roberta.ckpt.* > passt_roberta.ckpt"
+    ),
+}
+# Ours by theirs, of the baseline and of SALSA; compiled models have one level more, which is left out.
+PREFIXES = {
+    "audio_embedding_model.model.model.": "audio.network.",
+    "audio_projection.": "audio.head.0.",
+    "project_audio.0.": "audio.head.0.",
+    "text_embedding_model.": "text.trained.0.model.",
+    "sentence_embedding_model.": "text.trained.0.model.",
+    "text_projection.": "text.head.",
+    "project_sentence.0.": "text.head.",
+}
+COMPILED = "_orig_mod."
+
+
+_LIGHTNING = [
+    f"{package}.AttributeDict"
+    for package in (
+        "lightning.fabric.utilities.data",
+        "lightning_fabric.utilities.data",
+        "lightning.pytorch.utilities.parsing",
+        "pytorch_lightning.utilities.parsing",
+    )
+]
+M2D_TEXT, M2D_WORDS = "text_encoder.", "embeddings.word_embeddings.weight"  # start and end of a tensor's name
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +84,7 @@ def convert_file(
         export_model(open_published(file, load_recipe(recipe, changes).recipe), out)
         return f"wrote the model of {recipe} with the weights of {file} to {out}"
     if text is not None:
-        return f"wrote {write_text_encoder(file, text, out)} tensors of the text encoder in {file} to {out}"
+        return f"wrote {_convert_m2d_text(file, text, out)} tensors of the text encoder in {file} to {out}"
     if words:
         return _convert_words(str(file), out)
     if file.suffix == ".ckpt":
@@ -69,3 +114,80 @@ def _convert_words(model: str, out: Path) -> str:
         raise KitError(f"{model} has no token that is a whole word; use a model with BERT's vocabulary")
     write_word_vectors(out, words)
     return f"wrote {len(words):,} words of dimension {table.shape[1]} to {out}"
+
+
+def _convert_m2d_text(checkpoint: Path, model: str, folder: Path) -> int:
+    """Write a folder with the tokenizer of `model` and the text encoder in a checkpoint of M2D-CLAP, without pooler.
+
+    Returns:
+        The number of written tensors.
+    """
+    if folder.exists():
+        raise KitError(f"{folder} already exists; remove it, or name another folder with --out")
+    weights = load_checkpoint(checkpoint)
+    found = [key for key in weights if key.startswith(M2D_TEXT) and key.endswith(M2D_WORDS)]
+    if len(found) != 1:
+        raise KitError(
+            f"{checkpoint} has no text encoder ({M2D_TEXT}...{M2D_WORDS}); name an M2D-CLAP file with TI in it"
+        )
+    prefix, transformer = found[0].removesuffix(M2D_WORDS), load_tokens(model, "mean")[0]
+    network = transformer.model
+    tensors = {key: value for key, value in network.state_dict().items() if value.is_floating_point()}
+    with torch.no_grad():
+        for key, value in tensors.items():
+            new = weights.get(prefix + key)
+            if new is None or new.shape != value.shape:
+                raise KitError(f"{checkpoint}: the tensor {prefix}{key} is missing or has another shape")
+            value.copy_(new)
+    network.save_pretrained(folder)
+    transformer.tokenizer.save_pretrained(folder)
+    return len(tensors)
+
+
+def open_published(path: Path, recipe: schema.Recipe) -> Trained:
+    """Build the model of a recipe with the weights of a published checkpoint.
+
+    Tensors without a counterpart in the model are ignored: classifiers, a temperature, and unused parts of SALSA.
+
+    Raises: DataError if the file is missing; KitError if it is not a checkpoint, lacks a tensor of the recipe's model,
+        or has a tensor of another shape.
+    """
+    known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
+    require_file(path, f"fetch the checkpoint from its address ({'; '.join(known)})")
+    with _allow_lightning_settings():
+        tensors = load_checkpoint(path)
+    model = build_model(recipe, [])
+    load_tensors(model, rename_tensors(tensors, model, path), path)
+    facts = ModelFacts(
+        recipe=recipe.name,
+        checkpoint=path.name,
+        experts=expert_identities(recipe),
+        text=model.text.identity(),
+    )
+    return Trained(model, recipe, facts, path.parent / "nothing")
+
+
+def _allow_lightning_settings() -> AbstractContextManager[None]:
+    """Return a context manager that lets torch read Lightning's settings classes in a checkpoint as plain dicts.
+
+    The settings in the checkpoint are not used.
+    """
+    named: list[Any] = [(OrderedDict, name) for name in _LIGHTNING]
+    return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
+
+
+def rename_tensors(tensors: Mapping[str, torch.Tensor], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
+    """Return a checkpoint's tensors under the model's names for them. Raises KitError if a tensor is missing."""
+    found = {}
+    for key, value in tensors.items():
+        key = key.replace(COMPILED, "")
+        prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), None)
+        if prefix is not None:
+            found[PREFIXES[prefix] + key.removeprefix(prefix)] = value
+    wanted = model.state_dict()
+    if missing := sorted(wanted.keys() - found.keys()):
+        raise KitError(
+            f"{path} has no weights for {len(missing)} tensors of the recipe's model, such as {missing[0]}; "
+            "name the recipe of this checkpoint with --recipe, or fetch the file again"
+        )
+    return {name: found[name] for name in wanted}

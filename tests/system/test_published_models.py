@@ -18,7 +18,7 @@ from system.__main__ import main
 from system.audio import passt
 from system.audio.checkpoint import load_checkpoint
 from system.recipe.load import load_recipe
-from system.runs import published
+from system.runs import convert
 from system.runs.open import build_model, open_trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -134,7 +134,7 @@ def test_invalid_published_checkpoints_are_refused(
     assert "dcase2025_baseline" in said
     for page in ("dcase2025_baseline", "salsa2024"):
         written = (root / "recipes" / page / "README.md").read_text()
-        address, _, parts = published.ADDRESSES[page].partition(", in five parts: ")
+        address, _, parts = convert.ADDRESSES[page].partition(", in five parts: ")
         assert address in said
         assert address in written
         assert parts in written
@@ -171,6 +171,6 @@ def test_lightning_settings_are_read_without_the_package(tmp_path: Path) -> None
     finally:
         for name in modules:
             del sys.modules[name]
-    with published._allow_lightning_settings():
+    with convert._allow_lightning_settings():
         found = load_checkpoint(tmp_path / "x.ckpt")
     assert found["a"].tolist() == [1, 1]
