@@ -73,7 +73,7 @@ def run(
     recipe: Recipe,
     changes: Changes = [],
     runs: Runs = Path("runs"),
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: a new one in --runs.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: RECIPE_sSEED in --runs.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run's folder in --runs.")] = None,
     until: Annotated[Literal["features", "training", "results"], typer.Option(help="Last step.")] = "results",
     device: Device = None,

@@ -59,7 +59,6 @@ def run_recipe(
         return run
     with ExitStack() as stack:
         if is_first():
-            require_models(recipe)
             stack.enter_context(run.lock())
             if not run.resolved.exists():
                 run.adopt(loaded)
@@ -97,11 +96,13 @@ def compute_features(recipe: Recipe, device: Device | None = None) -> None:
 def _is_finished(loaded: Loaded, run: Run) -> bool:
     """Return whether a run has nothing left to do.
 
-    Raises KitError for the folder of another run, and if files that a finished run has read have changed.
+    Raises KitError for the folder of another run, for missing models that it needs, and if files that a finished run
+    has read have changed.
     """
     recipe = loaded.recipe
     run.require_place(loaded)
     if not run.result.exists():
+        require_models(recipe)
         return False
     require_unchanged(run, file_checksums(recipe), run.changed_sources(recipe))
     left = [name for name in recipe.rank if not (is_ranked(recipe, run, name) or waits(recipe, name))]
