@@ -9,11 +9,10 @@ All that ranks goes through a Retriever: `run`, `rank`, `locate`, `search`, `ser
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -43,8 +42,6 @@ from system.runs.open import Trained, open_trained
 
 # Q queries, C clips, N texts, D embedding
 
-TEXT_HINT = "give one text, or a list of texts"
-AUDIO_HINT = "give a folder, a manifest (.jsonl), or one or more files"
 Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 log = logging.getLogger(__name__)
@@ -90,7 +87,7 @@ class WindowSettings(NamedTuple):
 
 
 class Retriever:
-    """A trained model. Its errors are KitErrors, also for an empty list; a single text or file counts as a list."""
+    """A trained model. Faults of files and texts are KitErrors; a single text or file counts as a list."""
 
     def __init__(self, trained: Trained, cache: Path | None = None, features: Features | None = None) -> None:
         """Create the retriever.
@@ -146,8 +143,6 @@ class Retriever:
             offset: Number of best clips to leave out.
         """
         texts = _to_texts(texts)
-        if not isinstance(top, Integral) or top < 1:
-            raise KitError(f"top is {top!r}; give a whole number of at least 1")
         if not isinstance(audio, Pool) and waves_of(audio) is not None:
             raise KitError("search needs audio files, not waves; write the waves to files, or compare embeddings")
         if unknown := self.model.text.without_known_words(texts):
@@ -300,13 +295,11 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Liste
         if not is_audio_name(path.name):
             return Listed(of_split(read_manifest(path), split, path))
         audio = [audio]
-    files = _to_list(audio, AUDIO_HINT)
+    files: list[Any] = list(audio)
     if not files:
-        raise KitError(f"the list of files is empty; {AUDIO_HINT}")
+        raise KitError("the list of files is empty; give a folder, a manifest (.jsonl), or one or more files")
     if all(isinstance(one, Clip) for one in files):
         return Listed(files)
-    if odd := [path for path in files if not isinstance(path, str | os.PathLike)]:
-        raise KitError(f"{str(odd[0])[:60]!r} is not the path of a file; {AUDIO_HINT}")
     paths = [Path(os.path.abspath(path)) for path in files]
     if absent := [path for path in paths if not path.is_file()]:
         raise DataError(f"{absent[0]}: no such audio file; correct the path")
@@ -318,18 +311,10 @@ def _clip_of(path: Path) -> Clip:
     return audio_clip(Path(path.anchor), name, "files", "blind", [], readable_seconds(path))
 
 
-def _to_list(values: Any, cure: str) -> list[Any]:
-    if isinstance(values, bytes) or not isinstance(values, Iterable):
-        raise KitError(f"{str(values)[:60]!r} has the wrong type {type(values).__name__}; {cure}")
-    return list(values)
-
-
 def _to_texts(texts: Texts) -> list[str]:
-    found = [texts] if isinstance(texts, str) else _to_list(texts, TEXT_HINT)
+    found = [texts] if isinstance(texts, str) else list(texts)
     if not found:
         raise KitError("the list of texts is empty; give at least one text")
-    if odd := [text for text in found if not isinstance(text, str)]:
-        raise KitError(f"{odd[0]!r} is not a text; {TEXT_HINT}")
     return found
 
 
@@ -350,8 +335,6 @@ def load_model(
         cache: Folder for embeddings of clips; None: lbar-kit in the user's cache directory.
         changes: Changed settings KEY=VALUE; of a trained model only paths.
     """
-    if not isinstance(name, str | os.PathLike):
-        raise KitError(f"{name!r} is not a path; give the folder of a run or of an exported model")
     folder = cache_folder(Path(cache) if cache else None)
     banks = frame_banks_folder(folder)
     trained = open_trained(Path(name), stage, checkpoint, changes, device_of(device) if device else None, banks)
