@@ -184,13 +184,18 @@ def _query_problems(rows: list[Row], truth: Labels | None) -> Iterator[Problem]:
 
 def _score_problems(rows: list[Row]) -> Iterator[Problem]:
     for line, (_, *cells) in rows:
-        try:
-            with np.errstate(over="ignore"):
-                finite = np.isfinite(np.array(cells, dtype=np.float64).astype(np.float32))
-        except ValueError:
-            finite = np.array([False])
-        if not finite.all():
-            yield Problem(line, "a score is not a finite number", cells[finite.argmin()] if len(finite) > 1 else "")
+        if not _are_finite(cells):
+            wrong = next(cell for cell in cells if not _are_finite([cell]))
+            yield Problem(line, "a score is not a finite number", wrong)
+
+
+def _are_finite(cells: list[str]) -> bool:
+    """Return whether all cells are numbers that float32 can represent."""
+    try:
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.array(cells, dtype=np.float64).astype(np.float32)).all())
+    except ValueError:
+        return False
 
 
 def _name_problems(line: int, names: list[str], pool: frozenset[str]) -> Iterator[Problem]:

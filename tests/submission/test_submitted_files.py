@@ -16,7 +16,7 @@ from recorded_run import FOUND, QUERIES, json_lines, named, write_found, write_t
 from data_tools.errors import KitError
 from submission.editions import EDITIONS, MOMENTS, format_metric, get_edition
 from submission.errors import SubmissionError
-from submission.formats.csv_files import check_csv, editions_of, read_csv, write_csv
+from submission.formats.csv_files import check_csv, csv_of, editions_of, read_csv, write_csv
 from submission.formats.moments import (
     check_moments,
     read_moment_truth,
@@ -178,6 +178,15 @@ def test_each_fault_of_a_csv_is_found_with_its_line(
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
 
 
+@pytest.mark.parametrize("wrong", ["high", "nan", "1e39"])
+def test_score_that_is_no_number_is_shown(wrong: str) -> None:
+    matrix = small_matrix()
+    header, *rows = csv.reader(csv_of(matrix, E2025).decode().splitlines())
+    rows[4][7] = wrong
+    (problem,) = check_csv(table([header, *rows]), E2025, matrix).problems
+    assert (problem.line, problem.detail) == (6, wrong)
+
+
 def test_unknown_names_are_shown_with_the_nearest_and_many_problems_are_counted() -> None:
     assert "'rain.wav'" in str(Problem(3, "unknown file name", "rain .wav", ["rain.wav", "wind.wav"]))
     shown = list(format_problems([Problem(line, "odd", str(line)) for line in range(1, 31)]))
@@ -190,8 +199,10 @@ def test_header_tells_the_editions_of_a_csv(tmp_path: Path) -> None:
         write_csv(small_matrix(), tmp_path / "out.csv", EDITIONS[year])
         assert [edition.name for edition in editions_of(tmp_path / "out.csv")] == expected
     alone: dict[str, Any] = {"clip_ids": ["a"], "file_names": ["a.wav"], "relevant": [None] * 24}
-    write_csv(small_matrix(values=np.eye(24, 1, dtype=np.float32), **alone), tmp_path / "one.csv", CUSTOM)
-    assert (tmp_path / "one.csv").read_text().startswith("query,file_name_1\n")
+    for edition, header in ((CUSTOM, "query,file_name_1\n"), (E2025, "index,a.wav\n")):
+        write_csv(small_matrix(values=np.eye(24, 1, dtype=np.float32), **alone), tmp_path / "one.csv", edition)
+        assert (tmp_path / "one.csv").read_text().startswith(header)
+        assert edition in editions_of(tmp_path / "one.csv")
 
 
 @pytest.mark.parametrize(
