@@ -51,6 +51,8 @@ def _problems(systems: Sequence[Submitted], about: About, edition: Edition) -> I
         for run in runs:
             if run.of_moments != (edition.output == "windows"):
                 yield f"{run.folder}:{run.name} is of another task than edition {edition.name}"
+            elif run.other_models:
+                yield f"{run.folder}:{run.name} averages {', '.join(run.other_models)}; pack RUN,RUN and their blend"
             elif run.is_of_validation:
                 yield f"{run.folder}:{run.name} ranks a validation split; name an entry of the split that you report"
         if not runs and edition.output == "windows":

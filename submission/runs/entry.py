@@ -54,9 +54,15 @@ class Entry:
         """
         return [settings for settings in self._settings(self.name) if "stage" in settings]
 
+    @property
+    def other_models(self) -> list[str]:
+        """Folders of other runs or models that the entry averages."""
+        return [settings["model"] for settings in self._settings(self.name) if settings["kind"] == "other"]
+
     def _settings(self, name: str) -> list[dict[str, Any]]:
         """Return the settings of an entry, and of those that it combines."""
-        own = self.recipe["rank"][name]
+        if (own := self.recipe["rank"].get(name)) is None:
+            return [{"kind": "other", "model": name}]
         of = own.get("of", []) if own["kind"] in ("mean", "hub_corrected") else []
         parts = [of] if isinstance(of, str) else of
         return [own, *(settings for part in parts for settings in self._settings(part))]

@@ -160,6 +160,17 @@ def test_blend_of_runs_needs_and_uses_its_scores(here: Path, capsys: pytest.Capt
     assert "models" in capsys.readouterr().err
 
 
+def test_mean_with_another_run_is_reported_but_packed_only_as_a_blend(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank = json.loads(Path("run1/resolved.json").read_text())["rank"]
+    rank["mean"]["of"] = ["best", "runs/other"]
+    change(Path("run1/resolved.json"), rank=rank)
+    assert main(["report", "run1:mean", "--out", "page.html"]) == 0, capsys.readouterr().err
+    assert packed("run1:mean") == 1
+    assert "runs/other" in capsys.readouterr().err
+
+
 def test_scores_of_another_program_are_packed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(Path("tested.npy"), small_matrix(facts={}))
     keys = ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer")
