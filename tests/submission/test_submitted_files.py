@@ -410,6 +410,8 @@ def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
     kinds = " ".join(note.kind for note in found.notes if note.line == 1)
     for word in ("length", "more than", "sorted", "differs"):
         assert word in kinds
+    ten = json.dumps(LINE | {WINDOWS: [[n, n + 1] for n in range(10)]}).encode()
+    assert check_moments(ten, E2026).notes == []
     right = [named("a_1") | {"relevant_windows": [[3, 3]]}, named("b_1") | {"relevant_windows": []}]
     assert len(read_moment_truth(json_lines(tmp_path / "t.jsonl", right)).notes) == 2
 
