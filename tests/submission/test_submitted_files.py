@@ -413,7 +413,8 @@ def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
     ten = json.dumps(LINE | {WINDOWS: [[n, n + 1] for n in range(10)]}).encode()
     assert check_moments(ten, E2026).notes == []
     right = [named("a_1") | {"relevant_windows": [[3, 3]]}, named("b_1") | {"relevant_windows": []}]
-    assert len(read_moment_truth(json_lines(tmp_path / "t.jsonl", right)).notes) == 2
+    right.append(named("c_1") | {"relevant_windows": [[0, 1500], [0, 1500.5]]})  # the longest that counts
+    assert [note.line for note in read_moment_truth(json_lines(tmp_path / "t.jsonl", right)).notes] == [1, 2, 3]
 
 
 # --- files of a run ----------------------------------------------------------------------------------------------
