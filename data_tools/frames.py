@@ -32,10 +32,8 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
     Raises:
         AudioError: The file is missing or damaged, or its arrays are not frames.
     """
-    if not holds_frames(path):
-        raise AudioError(f"{path}: not a file of frames; use one that ends in {' or '.join(FRAME_SUFFIXES)}")
-    if not Path(path).is_file():
-        raise AudioError(f"{path}: no such file; correct the path")
+    if not holds_frames(path) or not Path(path).is_file():
+        raise AudioError(f"{path}: no such file of frames; name one that ends in {' or '.join(FRAME_SUFFIXES)}")
     try:
         with _PARSER, Path(path).open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
@@ -44,15 +42,13 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
             if array is not None and array not in loaded:
                 raise AudioError(f"{path}: has no array {array!r}, only {', '.join(loaded)}")
             frames = [_checked(path, loaded[name]) for name in ([array] if array else loaded)]
+            return frames[0]
     except AudioError:
         raise
-    except (ValueError, EOFError, OSError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, OSError, LookupError, NotImplementedError, zipfile.BadZipFile) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise located(error, path) from error  # of the disk: the file may be intact
         raise AudioError(f"{path}: cannot be read as frames ({error}); copy or save it again") from None
-    if not frames:
-        raise AudioError(f"{path}: contains no array; copy or save it again")
-    return frames[0]
 
 
 def _checked(path: Path | str, frames: np.ndarray) -> np.ndarray:

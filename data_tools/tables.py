@@ -31,36 +31,32 @@ def read_table(
             over several lines: an unclosed quote would otherwise swallow all rows up to the next one.
     """
     text = io.StringIO(read_text(path, fallback_encoding), newline="")
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
     rows: list[Row] = []
     header: list[str] = []
-    line = 1
+    line = 0
     try:
-        for cells in reader:
+        for cells in (reader := csv.reader(text, delimiter=delimiter, strict=True)):
+            line += 1
             where = f"{path}, line {line}"
             if reader.line_num > line:
-                raise DataError(
-                    f"{where}: a cell extends to line {reader.line_num}; close its quote, or join the lines"
-                )
+                raise DataError(f"{where}: a cell extends to line {reader.line_num}; close its quote, or join them")
+            if not cells:
+                raise DataError(f"{where}: the line is blank; remove it")
             if line == 1:
                 header = cells
                 _check_header(path, header, columns)
             elif len(cells) != len(header):
-                cure = "quote cells that contain the delimiter" if cells else "remove the blank line"
-                raise DataError(f"{where}: {len(cells)} cells for {len(header)} columns; {cure}")
+                raise DataError(f"{where}: {len(cells)} cells for {len(header)} columns; quote cells with a delimiter")
             else:
                 rows.append((line, dict(zip(header, cells, strict=True))))
-            line += 1
     except csv.Error as error:
-        raise DataError(f'{path}, line {line}: not a CSV table ({error}); write a quote within a cell as ""') from None
+        raise DataError(f'{path}, line {line + 1}: not a CSV table ({error}); write a quote in a cell as ""') from None
     if not rows:
         raise DataError(f"{path}: has no rows")
     return rows
 
 
 def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None:
-    if not header:
-        raise DataError(f"{path}, line 1: the line is blank; remove it")
     named = ", ".join(header)[:300]
     if missing := [name for name in columns if name not in header]:
         raise DataError(f"{path}: no column {', '.join(missing)}; it has {named}")

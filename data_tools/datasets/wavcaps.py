@@ -8,7 +8,7 @@ Research", 2023; https://github.com/XinhaoMei/WavCaps. Its README restricts it t
 
 import re
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field
@@ -47,15 +47,7 @@ class _File(BaseModel):
     data: Annotated[list[_Item], Field(min_length=1)]
 
 
-class WavCaps(NamedTuple):
-    """Clips of a WavCaps file. missing, excluded: Numbers of items without audio, and on exclusion lists."""
-
-    clips: list[Clip]
-    missing: int
-    excluded: int
-
-
-def read_wavcaps(path: Path, audio: Path, source: str, exclude: list[Path]) -> WavCaps:
+def read_wavcaps(path: Path, audio: Path, source: str, exclude: list[Path]) -> tuple[list[Clip], str]:
     """Read the clips of a WavCaps JSON file that have audio and are on no exclusion list.
 
     Args:
@@ -63,6 +55,9 @@ def read_wavcaps(path: Path, audio: Path, source: str, exclude: list[Path]) -> W
         audio: Folder with the audio files, <id>.flac, .mp3 or .wav, or as an item's `audio` says.
         source: Source of the clips. Each part of WavCaps needs its own, because the parts use the same ids.
         exclude: Lists of forbidden Freesound ids.
+
+    Returns:
+        The clips, and a line of text on those that are left out.
 
     Raises:
         DataError: Another file or folder, a bad item or caption, two items of one file, no clip left.
@@ -87,7 +82,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, exclude: list[Path]) -> W
             clips[name] = audio_clip(audio, name, source, "train", [item.caption], *facts)
     if not clips:
         raise DataError(f"{audio}: no audio of an allowed item of {path.name}; give its folder by --audio")
-    return WavCaps(list(clips.values()), missing, excluded)
+    return list(clips.values()), f"left out: {missing} without audio, {excluded} on exclusion lists"
 
 
 def audio_folder(path: Path) -> Path:
@@ -113,8 +108,7 @@ def wavcaps(
 ) -> None:
     """Make a manifest of one of WavCaps' four parts."""
     source = check_source(name or json.stem)
-    found = read_wavcaps(json, audio or audio_folder(json), source, exclude or [])
-    write_manifest(out, found.clips)
-    freesound = sum(clip.freesound_id is not None for clip in found.clips)
-    print(f"left out: {found.missing} without audio, {found.excluded} on exclusion lists")
-    print(f"wrote {out}: {counted(len(found.clips), 'clip')}, {freesound} with a Freesound id")
+    clips, left_out = read_wavcaps(json, audio or audio_folder(json), source, exclude or [])
+    write_manifest(out, clips)
+    freesound = sum(clip.freesound_id is not None for clip in clips)
+    print(left_out, f"wrote {out}: {counted(len(clips), 'clip')}, {freesound} with a Freesound id", sep="\n")

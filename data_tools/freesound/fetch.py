@@ -22,7 +22,6 @@ from data_tools.files import lock_of, remove_parts, require_file, writing
 from data_tools.freesound.api import SITE, Api, Limits, LostError, read_access, session
 from data_tools.freesound.store import PAGE_SIZE, Store, open_store
 from data_tools.manifest import audio_clip, write_manifest
-from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table, write_table
 
 # Licences by the address of their deed; Freesound's four, of any version.
@@ -72,12 +71,11 @@ def read_scores(path: Path) -> list[tuple[float, int, str]]:
     require_file(path, "make this file with lbar data classify")
     rows: dict[int, tuple[float, int, str]] = {}
     for line, row in read_table(path, ["freesound_id", "score", "text"]):
-        name = row["freesound_id"]
         try:
-            number, score = int(plain_id(name)) if is_freesound_id(name) else 0, float(row["score"])
+            number, score = int(row["freesound_id"]), float(row["score"])
         except ValueError:
             number, score = 0, -1.0
-        if not number or number in rows or not 0 <= score <= 1:
+        if number in rows or not 0 <= score <= 1:
             raise DataError(f"{path}, line {line}: a bad or repeated id, or no score from 0 to 1; run classify again")
         rows[number] = (score, number, row["text"])
     return sorted(rows.values(), key=lambda row: (-row[0], row[1]))
