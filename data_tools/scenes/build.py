@@ -40,7 +40,7 @@ from data_tools.scenes.mix import (
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
 from data_tools.tables import read_table, write_table
 
-FORMAT = 4  # version of the drawing: raised if the same arguments would give other files
+FORMAT = 3  # version of the drawing: raised if the same arguments would give other files
 FOLDS: dict[Split, list[str]] = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
 SPLITS = tuple(FOLDS)
 METADATA = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
