@@ -29,6 +29,8 @@ MAX_SHOWN = 80  # characters of a key or a value in a message
 def fault_of(item: Mapping[str, Any]) -> str:
     """Return the message about one fault of a value. item: One of the errors() of a pydantic ValidationError."""
     text, value = item["msg"].removeprefix("Value error, ").removeprefix("Input "), item.get("input")
+    if item["type"] == "extra_forbidden":
+        return "unknown key; correct it, or remove it"
     if "dictionary" in text:
         return "should be a mapping of keys to values"
     return f"{text}, not {cut(repr(value))}" if text.startswith("should") and isinstance(value, str | float) else text
