@@ -103,6 +103,6 @@ def read_annotations(path: Path, labels: Labels) -> Relevant:
 
 def require_distinct(labels: Labels) -> None:
     """Raise SubmissionError for equal texts or equal file names."""
-    for what, texts in (("queries", labels.query_texts), ("clips", labels.file_names)):
+    for what, texts in (("queries have the same text", labels.query_texts), ("clips have the name", labels.file_names)):
         if len(set(texts)) < len(texts):
-            raise SubmissionError(f"two {what} have the same text {mode(texts)!r}, which a CSV cannot tell apart")
+            raise SubmissionError(f"two {what} {mode(texts)!r}, which a CSV cannot tell apart")

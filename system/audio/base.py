@@ -81,7 +81,8 @@ class Need(NamedTuple):
         if self.model:
             fetch(self.name, self.model)
         if problem := self.problem():
-            raise KitError(": ".join(problem))
+            missing = "" if self.model or self.path.is_file() else "is missing; "
+            raise KitError(f"{problem[0]}: {missing}{problem[1]}")
 
 
 class Needing(Strict):

@@ -89,7 +89,9 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path: Path) -> N
     published = "published at https://zenodo.org/record/3987831/files/ResNet38_mAP%3D0.434.pth"
     assert fact(text, "model audio") == f"panns, trained, from {weights}"
     assert f"MISSING {weights}: {published}" in text
-    with pytest.raises(KitError, match=f"model.audio: {weights}: {re.escape(published)}"):  # before anything is made
+    with pytest.raises(
+        KitError, match=f"model.audio: {weights}: is missing; {re.escape(published)}"
+    ):  # before anything is made
         recipe.model.require_files()
     assert fact(text, "parameters").startswith("network 68,507,072, head 6,294,528, text unknown")
     weights.write_bytes(b"there")

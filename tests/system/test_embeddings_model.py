@@ -98,7 +98,7 @@ def test_scores_of_given_embeddings_are_their_cosines(folder: Path, capsys: pyte
     assert main(["run", str(path), "--out", str(folder / "run")]) == 0
     printed = capsys.readouterr().out
     assert "\nmodel      without training, 7 parameters, " in printed
-    assert "evaluation: 12 queries, 6 clips, given embeddings\n" in printed
+    assert "evaluation: 12 queries, 6 clips of evaluation, given embeddings\n" in printed
     tested = range(1, CLIPS, 2)
     rows = [2 * n + i for n in tested for i in range(2)]
     expected = cosines(vectors(2, 2 * CLIPS)[rows], vectors(1, CLIPS)[list(tested)])

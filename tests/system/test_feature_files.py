@@ -195,14 +195,13 @@ def test_files_without_frames_are_refused(tmp_path: Path) -> None:
 
 def test_check_reads_feature_files_instead_of_audio(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = made(published)
-    moments = ["--moments", str(published.parent / "moments.jsonl")]
-    assert data_tools(["check", str(manifest), *moments]) == 0
-    assert data_tools(["check", str(manifest), *moments, "--quick"]) == 0
+    assert data_tools(["check", str(manifest)]) == 0
+    assert data_tools(["check", str(manifest), "--quick"]) == 0
     np.savez(published / "features" / "-val_01.npz", features=np.full((30, VALUES), np.nan))
     (published / "features" / "-val_02.npz").write_bytes(b"PK")
     capsys.readouterr()
     for quick in ([], ["--quick"]):
-        assert data_tools(["check", str(manifest), *moments, *quick]) == 1
+        assert data_tools(["check", str(manifest), *quick]) == 1
         said = capsys.readouterr().out
         assert "2  bad audio" in said
         assert "castella/val/-val_01.npz" in said

@@ -97,7 +97,7 @@ def test_missing_word_vectors_are_reported_before_any_work(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
-    assert "weight" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
+    assert "words.bin" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
     assert not (tmp_path / "banks").exists()
     assert main(["check", str(recipe)]) == 1
     assert "words.bin: published at" in capsys.readouterr().out

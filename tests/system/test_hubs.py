@@ -264,7 +264,7 @@ ENTRIES = ("corrected", "evaluation")
     [
         ({"bank": ["evaluation"]}, "evaluation"),
         ({"validation": "evaluation"}, "evaluation"),
-        ({"of": "absent"}, "checkpoint"),
+        ({"of": "absent"}, "corrected.of"),
         ({"bank": ["absent"]}, "source"),
         ({"kinds": []}, "kinds"),
         ({"of": ["evaluation"]}, "corrected.of"),

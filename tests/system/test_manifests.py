@@ -67,7 +67,7 @@ def test_one_source_says_how_the_manifest_of_several_is_made(tmp_path: Path) -> 
     root = small_clotho(tmp_path / "clotho", ["a.wav", "b.wav"], ["a.wav", "b.wav"])
     small_clotho(root, ["c.wav", "d.wav"], ["c.wav", "d.wav"], "evaluation")
     content = tiny.recipe(tiny.make_world(tmp_path / "world", {"validation": 2}), tmp_path)
-    command = f"lbar data clotho {root} --splits development evaluation --out {root}/m.jsonl"
+    command = f"lbar data clotho {root} --splits development --splits evaluation --out {root}/m.jsonl"
     content["data"]["train"] = {"manifest": f"{root}/m.jsonl", "split": "development"}
     content["data"]["evaluation"] = {"manifest": f"{root}/m.jsonl", "split": "evaluation", "make": command}
     path = tiny.write_recipe(tmp_path / "tiny.yaml", content)

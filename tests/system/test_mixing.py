@@ -245,8 +245,7 @@ def test_mixing_with_stored_frames_or_teachers_is_refused(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX}))
-    whose = "model.audio reads frames of logmel, which are stored and cannot be mixed; remove mix, or use an encoder on"
-    assert f"stages.only.augment.mix: {whose}" in said
+    assert "stages.only.augment.mix: frames of logmel" in said
     teacher = {"kind": "distill", "weight": 1, "teachers": ["one"], "temperature": 0.1}
     stages = {"first": tiny.stage(), "only": tiny.stage(losses=[teacher], augment={"mix": MIX})}
     content = tiny.recipe(world, tmp_path, **stages)

@@ -119,5 +119,5 @@ def test_model_part_without_trainable_parameters_is_refused(world: Path, tmp_pat
     content["model"]["text"] = {
         "kind": "published", "model": "nobody/nothing", "dim": 8, "head": "none", "trainable": False,
     }  # fmt: skip
-    with pytest.raises(RecipeError, match="leave"):
+    with pytest.raises(RecipeError, match="trained"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))

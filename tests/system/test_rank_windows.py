@@ -148,7 +148,7 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
         ("own", ["--split", "evaluation", "--fit", "evaluation"], "evaluation"),
         ("own", ["--fit", "validation"], "validation"),
         ("own", ["--split", "other"], "development"),
-        ("own", ["--also", "clips", "--split", "evaluation", "--by", "thresholds"], "thresholds"),
+        ("own", ["--also", "clips", "--split", "evaluation", "--by", "thresholds"], "overlap"),
         ("own", ["--also", "own", "--split", "evaluation"], "model"),
         (
             "own",
