@@ -77,7 +77,9 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     Raises DataError for a share that leaves a split empty, and for clips that have a validation split.
     """
     if any(clip.split == "validation" for clip in clips):
-        raise DataError("--holdout: there is a validation split; leave it out by --splits development evaluation")
+        raise DataError(
+            "--holdout: there is a validation split; leave it out by --splits development --splits evaluation"
+        )
     names = sorted(clip.id for clip in clips if clip.split == "development")
     count = round(share * len(names))
     if not 0 < count < len(names):

@@ -56,7 +56,9 @@ def test_batch_depends_only_on_seed_and_step() -> None:
     one, other = make((1, 0)), make((1, 0))
     for step in (9, 2, 5):
         one.batch(step)
-    assert [one.batch(step) for step in range(6)] == [other.batch(step) for step in range(6)]
+    batches = [other.batch(step) for step in range(6)]
+    assert [one.batch(step) for step in range(6)] == batches
+    assert [make((1, 0)).batch(step) for step in range(6)] == batches, "as after a resume"
     assert one.batch(0) != make((2, 0)).batch(0)
     assert one.batch(0) != make((1, 1)).batch(0)
     drawn = one.batch(3)

@@ -129,6 +129,12 @@ def test_relevance_corpora_with_fewer_than_two_documents_are_refused(
         Relevance(settings(**changes), clips)
 
 
+def test_corpus_of_two_documents_is_enough() -> None:
+    found = Corpus([["a dog barks"], ["rain falls"]], "clip", "regex").distribution([50, 100])
+    assert (found.pairs, found.zeros) == (4, 2)
+    assert found.percentiles == pytest.approx([0, 7.5], rel=1e-4), "three words have n-grams of three of four orders"
+
+
 def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
     assert relevance.thresholds == [0.0, 0.0, 0.0]
