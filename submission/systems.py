@@ -76,6 +76,8 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
     if truth and queries:
         raise SubmissionError("--truth and --queries: give one of them")
     if path is None:
+        if audio:
+            raise SubmissionError("--audio: needs --queries, the queries of the blind set")
         return None
     require_file(path)
     if path.suffix == ".jsonl":

@@ -50,6 +50,7 @@ async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
         DataError: The API counts far fewer sounds than before. The last group of blocks is then read again.
     """
     newest = await _require_whole_index(api, store) // PAGE_SIZE
+    store.forget_unsettled()
     if refresh and not store.fact("refresh", 0):
         store.set_fact("refresh", time.time())
     done = store.blocks_read(store.fact("refresh") if refresh else 0)

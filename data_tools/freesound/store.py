@@ -99,6 +99,11 @@ class Store:
             self.database.execute(gone, (PAGE_SIZE,))
         self.set_fact("whole", time.time())
 
+    def forget_unsettled(self) -> None:
+        """Forget the blocks that were read while the index was perhaps not whole."""
+        with self.database:
+            self.database.execute("DELETE FROM blocks WHERE at > ?", (self.fact("whole", 0),))
+
     def sounds(self, columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield columns of all sounds, by rising id."""
         yield from self.database.execute(f"SELECT {columns} FROM sounds ORDER BY id")

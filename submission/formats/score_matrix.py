@@ -39,6 +39,9 @@ class Labels:
         rows, columns = self.shape
         if 0 in self.shape or not len(self.query_texts) == len(self.relevant) == rows:
             raise SubmissionError(f"scores of shape {self.shape} need as many texts and lists of relevant clips")
+        for names in (self.query_ids, self.query_texts, self.clip_ids, self.file_names):
+            if wrong := [name for name in names if not isinstance(name, str)]:
+                raise SubmissionError(f"{wrong[0]!r} is no text; write ids, texts and file names in quotes")
         pool = set(self.clip_ids)
         if len(self.file_names) != columns or len(pool) < columns or len(set(self.query_ids)) < rows:
             raise SubmissionError("the ids of clips or queries are not unique, or file names are missing")

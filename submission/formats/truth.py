@@ -103,6 +103,9 @@ def read_annotations(path: Path, labels: Labels) -> Relevant:
 
 def require_distinct(labels: Labels) -> None:
     """Raise SubmissionError for equal texts or equal file names."""
-    for what, texts in (("queries have the same text", labels.query_texts), ("clips have the name", labels.file_names)):
+    for what, texts in (
+        ("queries have the same text", labels.query_texts),
+        ("clips have the same name", labels.file_names),
+    ):
         if len(set(texts)) < len(texts):
             raise SubmissionError(f"two {what} {mode(texts)!r}, which a CSV cannot tell apart")

@@ -70,7 +70,7 @@ def read_about(path: Path, n_systems: int) -> About:
     except ValidationError as error:
         for fault in error.errors():
             keys = ".".join(map(str, fault["loc"]))
-            faults.append(f"{path}, line {document.line(fault['loc'])}: {keys}: {fault_of(fault)}")
+            faults.append(f"{path}, line {document.line(fault['loc'])}: {keys or 'the file'}: {fault_of(fault)}")
     if faults:
         raise SubmissionError("\n".join(faults))
     if len(about.systems) != n_systems:

@@ -40,7 +40,6 @@ class ExpertFacts(Record):
         rate: Sample rate in Hz; 0 if it reads no audio.
         dim: Dimension of the embedding of a frame.
         published: Web addresses of its published weights.
-        unpublished: Weight files that are not the published ones.
         pretrained: Name of the model that computed the frames, if they were read from a file; None otherwise.
     """
 
@@ -49,7 +48,6 @@ class ExpertFacts(Record):
     dim: int
     frames_per_second: float
     published: list[str]
-    unpublished: list[str] = []
     pretrained: str | None = None
 
     @property

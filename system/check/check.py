@@ -83,6 +83,9 @@ def check(recipe: schema.Recipe, data: Data, runs: Path, made_before: Collection
     for name, stage in recipe.stages.items():
         yield from _stage(name, stage, data, made_before)
     yield from _rankings(recipe, data)
+    for name, entry in recipe.rank.items():
+        for folder in entry.other_models:
+            yield from _trained_model(f"rank {name}", Path(folder), made_before)
     yield from _disk(recipe, data, runs)
 
 

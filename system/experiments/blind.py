@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
+from data_tools.files import quick_checksum
 from data_tools.manifest import read_queries
 from system.audio.base import Device
 from system.features.extract import build_features
-from system.ranking.cache import file_key
 from system.ranking.entries import RankBlind, RankedSet
 from system.recipe import schema
 from system.retriever import list_clips
 
 
 class BlindSet(NamedTuple):
-    """A blind set, and a checksum of its queries and of the names, sizes and times of its files."""
+    """A blind set, and a checksum of its queries and of the names and contents of its files."""
 
     ranked: RankedSet
     sha256: str
@@ -29,12 +29,12 @@ def blind_entry(recipe: schema.Recipe, name: str) -> RankBlind | None:
 
 
 def blind_checksum(entry: RankBlind) -> str | None:
-    """Return the checksum of a blind set, without reading audio; None if a file is missing."""
+    """Return the checksum of a blind set, of the ends of its files; None if a file is missing."""
     if entry.missing_files:
         return None
     lines = [f"{query.id}\0{query.text}" for query in read_queries(Path(entry.queries))]
     for clip in list_clips(entry.audio).clips:
-        lines.append(f"{clip.id}\0{file_key(clip.path)}")
+        lines.append(f"{clip.id}\0{quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ''}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

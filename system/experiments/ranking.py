@@ -118,16 +118,27 @@ def _chain(recipe: schema.Recipe, name: str) -> list[str]:
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
     """Return whether the result of a rank entry is there and still holds, also if its blind set or a model is gone."""
     path = run.entry_file(name)
-    if not path.exists():
+    if not all(file.exists() for file in (path, *_output_files(recipe, run, name))):
         return False
     noted, now = read_json(path), identity(recipe, name)
-    before = noted.get("identity", {})
+    if not (isinstance(noted, dict) and noted.keys() >= {"identity", "result"}):
+        return False
+    before = noted["identity"]
     now["models"] = before.get("models", {}) | now["models"]  # one that is gone is not compared
     if before != now:
         return False
     entry = blind_entry(recipe, name)
     checksum = None if entry is None else blind_checksum(entry)
     return checksum is None or noted["result"]["sha256"] == checksum
+
+
+def _output_files(recipe: schema.Recipe, run: Run, name: str) -> list[Path]:
+    """Return the files that a rank entry writes and others read."""
+    entry = recipe.rank[name]
+    if isinstance(entry, RankMoments):
+        return [run.scores_file(name).with_suffix(".windows.jsonl"), run.csv_file(name).with_suffix(".jsonl")]
+    has_csv = blind_entry(recipe, name) is not None or entry.csv
+    return [run.scores_file(name), *([run.csv_file(name)] if has_csv else [])]
 
 
 def waits(recipe: schema.Recipe, name: str) -> bool:
@@ -137,15 +148,17 @@ def waits(recipe: schema.Recipe, name: str) -> bool:
 
 
 def remove_stale(recipe: schema.Recipe, run: Run) -> None:
-    """Delete the files of entries that the recipe has no more, or that must be ranked again."""
+    """Forget entries that must be ranked again, and delete the files that they will not replace."""
     names = [path.stem for path in sorted(run.folder.glob("results/*.json"))]
     stale = [name for name in names if name not in recipe.rank or not is_ranked(recipe, run, name)]
     if stale:
         log.warning("the earlier scores of rank entries %s are replaced or removed", ", ".join(stale))
     for name in stale:
-        for path in (*run.folder.glob(f"scores/{name}.*"), *run.folder.glob(f"submission/{name}.*")):
-            path.unlink()
         run.entry_file(name).unlink()
+        replaced = _output_files(recipe, run, name) if name in recipe.rank else []
+        for path in (*run.folder.glob(f"scores/{name}.*"), *run.folder.glob(f"submission/{name}.*")):
+            if path not in replaced:
+                path.unlink()
 
 
 def rank_entry(name: str, ranking: RunRanking) -> None:

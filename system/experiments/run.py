@@ -23,6 +23,7 @@ from system.recipe.load import Loaded
 from system.recipe.manifests import make_missing
 from system.recipe.schema import Recipe
 from system.runs.folder import Run
+from system.runs.names import trained_files
 from system.runs.plots import draw_run
 from system.runs.provenance import commit, file_checksums, require_models, require_unchanged
 from system.training.prepare import build_initial_model, prepare, training_relevance
@@ -106,6 +107,8 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
         return False
     require_unchanged(run, file_checksums(recipe), run.changed_sources(recipe))
     left = [name for name in recipe.rank if not (is_ranked(recipe, run, name) or waits(recipe, name))]
+    for folder in {one: None for name in left for one in recipe.rank[name].other_models}:
+        trained_files(Path(folder))
     if left or run.resolved.read_text(encoding="utf-8") != loaded.resolved():
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(left) or "none")
         return False

@@ -59,12 +59,11 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
 
 
 def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
-    """Describe the recipe's experts: kind, sizes, published weight files, and weight files that differ from these."""
+    """Describe the recipe's experts: kind, sizes, addresses of the published weight files."""
     return {
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
             published=sorted(need.address for need in expert.needs() if need.address),
-            unpublished=[],
         )
         for name, expert in recipe.model.audio.experts.items()
     }

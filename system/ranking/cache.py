@@ -61,12 +61,13 @@ def frame_banks_folder(cache: Path) -> Path:
 
 
 def file_key(path: str) -> str:
-    """Return a key of a file's path, size and time; "" for a missing file."""
+    """Return a key of a file's path, size and times; "" for a missing file."""
     try:
         status = Path(path).stat()
     except OSError:
         return ""
-    return hashlib.sha256(f"{os.path.abspath(path)}\n{status.st_size}\n{status.st_mtime_ns}".encode()).hexdigest()[:32]
+    times = f"{status.st_mtime_ns}\n{status.st_ctime_ns}"  # copies may keep the first
+    return hashlib.sha256(f"{os.path.abspath(path)}\n{status.st_size}\n{times}".encode()).hexdigest()[:32]
 
 
 class Embeds(NamedTuple):

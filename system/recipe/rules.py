@@ -127,9 +127,8 @@ def _combined(at: Keys, kind: str, of: Any, earlier: dict[str, Any], sections: d
         if not (kind == "mean" and "/" in name):  # the folder of another run or model
             yield from _known(keys, name, list(known), what)
         yield from _once({"of": of}, ("of", *keys[len(at) :]), name)
-    ranked = [
-        [child(entries[name], key) for key in ("data", "audio", "queries")] for _, name in names if name in entries
-    ]
+    inner = [child(earlier, str(child(entries[name], "of"))) or entries[name] for _, name in names if name in entries]
+    ranked = [[child(entry, key) for key in ("data", "audio", "queries")] for entry in inner]
     if kind == "mean" and not ranked:
         yield at, "name at least one earlier entry"
     if kind == "mean" and any(one != ranked[0] for one in ranked):

@@ -434,3 +434,12 @@ def test_frames_and_tables_of_clips_survive_a_round_trip(tmp_path: Path) -> None
     assert [(row["path"], row["seconds"]) for row in found] == [("/NA", ""), ("/x, y.wav", "1.5")]
     with pytest.raises(SubmissionError, match="'z'"):
         read_clips(tmp_path / "c.csv", ["z"])
+
+
+def test_names_that_are_no_texts_are_refused() -> None:
+    labels = {"query_texts": ["a", "b"], "clip_ids": ["x"], "file_names": ["x.wav"], "relevant": [None, None]}
+    Labels(query_ids=["1", "2"], **labels)  # type: ignore[arg-type]
+    with pytest.raises(SubmissionError, match="quotes"):
+        Labels(query_ids=[1, 2], **labels)  # type: ignore[arg-type,list-item]
+    with pytest.raises(SubmissionError, match="quotes"):
+        Labels(query_ids=["1", "2"], **labels | {"file_names": [0]})  # type: ignore[arg-type]

@@ -358,3 +358,37 @@ def test_mean_takes_the_scores_of_other_runs_and_models(desk: Path) -> None:
     assert main(["run", "mine.yaml"]) == 0
     again = read_scores(Path("runs/tiny_s3/scores/mean.npy"))
     assert again.values == pytest.approx(best.values, abs=1e-6), "another model stands there"
+
+
+def test_lost_files_of_a_rank_entry_are_written_again(desk: Path) -> None:
+    files = [Path("runs/tiny_s3", name) for name in ("scores/evaluation.npy", "submission/evaluation.csv")]
+    before = [file.read_bytes() for file in files]
+    for lost in (files, files[:1], [Path("runs/tiny_s3/results/evaluation.json")]):
+        for file in lost:
+            file.unlink()
+        assert main(["run", "mine.yaml"]) == 0
+        assert [file.read_bytes() for file in files] == before
+    Path("runs/tiny_s3/results/evaluation.json").write_text("[]")
+    assert main(["run", "mine.yaml"]) == 0
+
+
+def test_finished_run_stays_finished_if_another_model_of_a_new_mean_is_missing(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(mean={"kind": "mean", "of": ["evaluation", "./nowhere"], "edition": 2022, "csv": False})
+    assert main(["check", "mine.yaml"]) == 1
+    assert "nowhere" in capsys.readouterr().out
+    assert main(["run", "mine.yaml"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert result()["rank"].keys() >= {"evaluation"}
+
+
+def test_mean_combines_corrected_and_other_scores_of_one_source_only(desk: Path) -> None:
+    hubs = {"kind": "hub_corrected", "bank": ["train"], "validation": "validation", "edition": 2022, "csv": False}
+    change(corrected=hubs | {"of": "evaluation"}, blind=blind(), of_blind=hubs | {"of": "blind"})
+    mean = {"kind": "mean", "edition": 2022, "csv": False}
+    change(mean=mean | {"of": ["evaluation", "corrected"]})
+    load_recipe("mine.yaml")
+    change(mean=mean | {"of": ["corrected", "of_blind"]})
+    with pytest.raises(KitError, match="different"):
+        load_recipe("mine.yaml")
