@@ -39,10 +39,11 @@ def test_constant_and_cosine_schedules_match_hand_values() -> None:
 
 
 def test_epoch_schedule_with_two_epochs_of_warm_up_matches_hand_values() -> None:
-    """From 0.1 to 1 in two epochs of four steps, then to 0 in two."""
-    made = schema.EpochSchedule(kind="epochs", shape="linear", start_lr=0.1, floor_lr=0, warmup_epochs=2, until_epoch=4)
+    """From 0.1 to 1 in two epochs of four steps, then to 0.2 in two."""
+    rates = {"start_lr": 0.1, "floor_lr": 0.2, "warmup_epochs": 2, "until_epoch": 4}
+    made = schema.EpochSchedule.model_validate({"kind": "epochs", "shape": "linear"} | rates)
     found = [rate_factor(stage(made), step, 4, []) for step in (0, 2, 4, 8, 10, 12, 16, 20)]
-    assert found == pytest.approx([0.1, 0.325, 0.55, 1, 0.75, 0.5, 0, 0])
+    assert found == pytest.approx([0.1, 0.325, 0.55, 1, 0.8, 0.6, 0.2, 0.2])
 
 
 def test_step_decay_matches_hand_values() -> None:
