@@ -225,14 +225,6 @@ def quick_checksum(path: Path) -> str:
     return hashlib.sha256(f"{size}\n".encode() + first + last + inner).hexdigest()
 
 
-def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
-    """Raise DataError for a missing file, and for another checksum than `sha256`, if given. hint: Cure."""
-    if not path.is_file():
-        raise DataError(f"{path} is missing; {hint}")
-    if sha256 is not None and checksum(path) != sha256:
-        raise DataError(f"{path} is damaged: its checksum differs from the one noted when it was written; {hint}")
-
-
 @contextmanager
 def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
     """Lock a lock file for a `with` block. A process that ends, even by a kill, releases its locks; the file remains.

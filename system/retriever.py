@@ -201,7 +201,10 @@ class Retriever:
         return matrix_from_blocks(labels, self.score_blocks([query.text for query in queries], pool))
 
     def find_windows(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located | None]:
-        """Return the times of a text in clips of the pool; None for a model without times, and for too many frames."""
+        """Return the times of a text in clips of the pool.
+
+        None for a model without times, and for clips with too many frames.
+        """
         lengths = pool.embedded.lengths
         if self.windows is None or lengths is None:
             return [None] * len(rows)
@@ -327,7 +330,9 @@ def load_model(
     cache: str | os.PathLike[str] | None = None,
     changes: Sequence[str] = (),
 ) -> Retriever:
-    """Open a run or an exported model by its folder, a recipe without stages, or a hub model by its name or folder.
+    """Open a trained or published model.
+
+    It is a run or an exported model by its folder, a recipe without stages, or a hub model by its name or folder.
 
     Args:
         stage, checkpoint: Of a run; None: as in its first rank entry by one model.

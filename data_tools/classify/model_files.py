@@ -112,9 +112,9 @@ def modules_without_weights(folder: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files with the weights of the model in a folder: one file, or an index file and all files it lists.
+    """Return the weight files of the model in a folder.
 
-    Returns [] if one of them is missing.
+    It is one file, or an index and all files that it lists; none if one of them is missing.
     """
     for name in WEIGHTS:
         files, index = [folder / name], folder / f"{name}.index.json"

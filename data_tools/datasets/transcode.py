@@ -34,7 +34,11 @@ def new_names(clips: Sequence[Clip], format: str) -> list[str]:
 
 
 def convert(clip: Clip, path: Path, rate: int, format: str) -> Clip | AudioError:
-    """Write the audio of a clip to a file, unless it is there; return the new clip, or why it cannot be read."""
+    """Write a clip's audio to a file, unless it is there.
+
+    Returns:
+        The new clip, or why the audio cannot be read.
+    """
     try:
         if not path.is_file():
             content = encoded(read_audio(clip.path, rate), rate, format.upper(), SUBTYPES[format])

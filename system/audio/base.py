@@ -30,7 +30,10 @@ Device = torch.device
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file, or of the files in a folder; cached while size and time of a file are unchanged."""
+    """Return the sha256 of a file, or of the files in a folder.
+
+    It is cached while size and time of a file are unchanged.
+    """
     if path.is_dir():
         lines = [f"{one.name} {file_sha256(one)}\n" for one in sorted(path.iterdir())]
         return hashlib.sha256("".join(lines).encode()).hexdigest()

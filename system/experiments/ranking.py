@@ -116,7 +116,10 @@ def _chain(recipe: schema.Recipe, name: str) -> list[str]:
 
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
-    """Return whether the result of a rank entry is there and still holds, also if its blind set or a model is gone."""
+    """Return whether a rank entry's result is there and still holds.
+
+    It also does if its blind set or another model is gone.
+    """
     path = run.entry_file(name)
     if not all(file.exists() for file in (path, *_output_files(recipe, run, name))):
         return False

@@ -58,7 +58,10 @@ def as_change(key: str, value: object) -> str:
 
 
 def _as_json(value: object, indent: int | None = None) -> str:
-    """Format a value as JSON that is YAML too: only what YAML changes or forbids is escaped, as it has no pairs."""
+    """Format a value as JSON that is YAML too.
+
+    Only what YAML changes or forbids is escaped: it has no surrogate pairs.
+    """
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

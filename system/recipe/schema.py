@@ -108,7 +108,7 @@ class EmbeddingsTeacher(Strict):
 
 
 def teacher_path(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the path of a teacher's folder or file; None for a teacher that is an earlier stage of the same run."""
+    """Return the path of a teacher's folder or file; None for an earlier stage."""
     if isinstance(teacher, StageTeacher):
         return None
     return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)

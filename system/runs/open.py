@@ -88,9 +88,9 @@ def open_trained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open a model by the folder of a run or an exported model, by a recipe without stages, or by a hub name.
+    """Open a model, without a download or a manifest.
 
-    Nothing is downloaded, and no manifest is read.
+    It is a run or an exported model by its folder, a recipe without stages, or a hub model by its name or folder.
 
     Args:
         stage, checkpoint: Of a run. None: as in its first rank entry by one model, entries of blind sets last.

@@ -137,7 +137,11 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
 
 
 def contents_checksum(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
-    """Return one checksum of the ids and the audio of clips. keys: Checksum of the audio by id of a readable clip."""
+    """Return one checksum of the ids and the audio of clips.
+
+    Args:
+        keys: Checksum of the audio by id of a readable clip.
+    """
     checksum = hashlib.sha256()
     for clip_id in sorted(clip.id for clip in clips):
         checksum.update(f"{clip_id}\0{keys.get(clip_id)}\n".encode())
