@@ -86,7 +86,8 @@ def small(root: Path, folder: Path) -> Path:
     stage |= {"batch_size": 4, "epochs": 2, "steps_per_epoch": 4, "precision": "float32"}
     stage["schedule"] |= {"warmup_epochs": 0.5, "until_epoch": 1.5}
     for source in content["data"].values():
-        source["make"] = source["make"].replace("data/", f"{folder}/data/")
+        if "make" in source:  # said once per manifest
+            source["make"] = source["make"].replace("data/", f"{folder}/data/")
         source["manifest"] = f"{folder}/{source['manifest']}"
         source.pop("expected")
     content["banks"] = f"{folder}/banks"
