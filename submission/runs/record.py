@@ -9,8 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-# Checksums of files, by their paths relative to the folder of the record.
-Checksums = dict[str, str]
 Interval = list[float]  # lower and upper bound
 
 
@@ -204,7 +202,6 @@ class RunResult(Record):
         broken: Dict from the id of a clip that was left out to the reason.
         seconds: Duration of the last process.
         training_seconds: Duration of the training in all epochs.
-        sha256: Checksums of the run's files.
         rank: Dict from the name of each entry of the recipe that ranks clips to its result.
         blind: Dict from the name of each entry of the recipe that ranks a blind set to its result.
         moments: Dict from the name of each entry of the recipe that finds moments to its result.
@@ -224,7 +221,6 @@ class RunResult(Record):
     rank: dict[str, RankedResult]
     blind: dict[str, BlindResult]
     moments: dict[str, MomentsResult]
-    sha256: Checksums
 
 
 class EpochLine(Record):

@@ -145,7 +145,6 @@ def _write_result(recipe: Recipe, run: Run, data: Data, model: RetrievalModel, s
         "rank": {name: one for name, one in results.items() if name not in blind | moments},
         "blind": {name: one for name, one in results.items() if name in blind},
         "moments": {name: one for name, one in results.items() if name in moments},
-        "sha256": {},
     }
     result = RunResult.model_validate(content)
     with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from data_tools.settings import read_shaped
 from submission.runs.reading import repair_hint
-from submission.runs.record import Checksums, FittedScore, Record
+from submission.runs.record import FittedScore, Record
 
 
 class Provenance(Record):
@@ -29,7 +29,6 @@ class Provenance(Record):
         augment: Checksums of the files that are read for random changes of the training data (augmentation), and of
             files that name the relevant clips of validation queries.
         started_in: Folder to which paths in the recipe are relative; it is itself relative to the run's folder.
-        sha256: Checksums of the run's files.
     """
 
     recipe: str | None = None
@@ -53,7 +52,6 @@ class Provenance(Record):
     audio: dict[str, str] = Field(default_factory=dict)
     contents: dict[str, str] = Field(default_factory=dict)
     started_in: str | None = None
-    sha256: Checksums = Field(default_factory=dict)
 
 
 class ModelFacts(Record):
@@ -63,7 +61,6 @@ class ModelFacts(Record):
         run: Name of the folder of its run.
         edition: Edition for which its recipe ranks; None if there are several.
         fitted: Fitted numbers of the score that finds moments, in an exported model whose score was fitted.
-        sha256: Checksums of the other files of an exported model.
     """
 
     recipe: str
@@ -75,7 +72,6 @@ class ModelFacts(Record):
     commits: list[str] = Field(default_factory=list)
     experts: dict[str, dict[str, Any]]
     text: str | None
-    sha256: Checksums = Field(default_factory=dict)
 
 
 def read_provenance(folder: Path) -> Provenance:
