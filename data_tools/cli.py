@@ -156,12 +156,15 @@ class Progress:
             log.info("%s", self._text(now - self._began, note))
 
     def _text(self, seconds: float, note: str) -> str:
-        """Return e.g. `reading: 3 of 10 clips, about 2.0 min left`."""
+        """Return e.g. `reading: 3 of 10 clips, 0.058 a second, about 2.0 min left`."""
         size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
         total = "" if self.total is None else f" of {round(self.total / size):,}"
         parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
-        if self.total is not None and self.done > self._before:
-            parts.append(f"{about(seconds * (self.total - self.done) / (self.done - self._before))} left")
+        if self.done > self._before:
+            rate = (self.done - self._before) / seconds
+            parts.append(f"{rate / size:.2g} a second")
+            if self.total is not None:
+                parts.append(f"{about((self.total - self.done) / rate)} left")
         return ", ".join([*parts, *([note] if note else [])])
 
 

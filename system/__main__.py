@@ -101,12 +101,12 @@ def run(
         raise KitError("--out and --name both say where the run lies; leave one of them out")
     if name and Path(name).name != name:
         raise KitError(f"--name {name}: must be a single name; give a path with --out")
-    if until == "features" and (out or name or track):
-        raise KitError("--until features makes no run; leave out --out, --name and --track")
+    if until == "features" and (out or name or track or profile):
+        raise KitError("--until features makes no run; leave out --out, --name, --track and --profile")
     chosen = device_of(device) if device else None
     if recipe.name.endswith(".study.yaml"):
-        if out or name:
-            raise KitError("--out and --name are for one run; a study's runs lie in --runs")
+        if out or name or profile:
+            raise KitError("--out, --name and --profile are for one run; a study's runs lie in --runs")
         from system.experiments.studies import load_study, run_study
 
         study, cells = load_study(recipe, changes, runs)

@@ -43,8 +43,8 @@ def test_progress_is_logged_about_every_minute(clock: Clock, caplog: pytest.LogC
         clock.now += 0.5
         lines.advance(2)
     assert said(caplog) == [
-        "openl3 frames: 240 of 4,000 clips, about 15.7 min left",
-        "openl3 frames: 480 of 4,000 clips, about 14.7 min left",
+        "openl3 frames: 240 of 4,000 clips, 4 a second, about 15.7 min left",
+        "openl3 frames: 480 of 4,000 clips, 4 a second, about 14.7 min left",
     ]
 
 
@@ -52,7 +52,7 @@ def test_shown_time_left_uses_the_rate_of_this_process_only(clock: Clock, caplog
     lines = Progress("finetune", 1000, "step", done=900)
     clock.now += 60
     lines.advance(10, "loss 0.1234")
-    assert said(caplog) == ["finetune: 910 of 1,000 steps, about 9.0 min left, loss 0.1234"]
+    assert said(caplog) == ["finetune: 910 of 1,000 steps, 0.17 a second, about 9.0 min left, loss 0.1234"]
 
 
 def test_progress_lines_show_mib_for_bytes_and_leave_out_an_unknown_total(
@@ -62,7 +62,7 @@ def test_progress_lines_show_mib_for_bytes_and_leave_out_an_unknown_total(
         lines = Progress("openl3", total, "byte", done)
         clock.now += 60
         lines.advance(3 << 20 if total is None else 50 << 20)
-    assert said(caplog) == ["openl3: 3 MiB", "openl3: 150 of 200 MiB, about 1.0 min left"]
+    assert said(caplog) == ["openl3: 3 MiB, 0.05 a second", "openl3: 150 of 200 MiB, 0.83 a second, about 1.0 min left"]
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 
@@ -73,7 +73,7 @@ def test_loop_with_progress_yields_every_item_and_logs_the_total_if_known(
     monkeypatch.setattr(cli, "PROGRESS_SECONDS", 0.0)
     assert list(each("ab", "letters", "letter")) == ["a", "b"]
     assert next(each(count(), "numbers", "number")) == 0
-    assert [re.sub(", about.*", "", line) for line in said(caplog)] == [
+    assert [re.sub(r", \S+ a second, about.*", "", line) for line in said(caplog)] == [
         "letters: 1 of 2 letters",
         "letters: 2 of 2 letters",
     ]
