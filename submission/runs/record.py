@@ -244,8 +244,6 @@ class EpochLine(Record):
         lr: Learning rate.
         skipped: Number of updates that were skipped because the fp16 loss was not finite.
         spread_of_clips, spread_of_captions: Spread of the directions of the embeddings; near 0 after a collapse.
-        zeros_of_clips, zeros_of_captions: Share of the embeddings that are zero.
-        captions_alike: Share of captions that have the same score with all clips.
     """
 
     stage: str

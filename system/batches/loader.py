@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,34 +34,20 @@ class Crops(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """Banks of a teacher's embeddings, each (1, D): of clips by content key, of captions by caption_key."""
+    """A teacher's embeddings, each (D,) of length 1."""
 
-    clips: Any
-    captions: Any
+    clips: Mapping[str, np.ndarray]  # by content key
+    captions: Mapping[str, np.ndarray]  # by caption_key
 
-
-class Teachers:
-    """The teachers of a stage, by name: trained models whose cosines a loss imitates."""
-
-    def __init__(self, banks: Mapping[str, Taught]) -> None:
-        self.banks = banks
-
-    def cosines(self, items: Sequence[Item], keys: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return each teacher's cosines (B, N) of clips, given by content keys, and their captions."""
-        captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
-        return {
-            name: torch.from_numpy(
-                read_unit_embeddings(taught.clips, keys) @ read_unit_embeddings(taught.captions, captions).T
-            )
-            for name, taught in self.banks.items()
-        }
+    def cosines(self, clips: Sequence[str], captions: Sequence[str]) -> np.ndarray:
+        """Return the cosines (B, N) of clips and captions, given by their keys."""
+        found: np.ndarray = (
+            np.stack([self.clips[key] for key in clips]) @ np.stack([self.captions[key] for key in captions]).T
+        )
+        return found
 
 
-def read_unit_embeddings(bank: Any, keys: Sequence[str]) -> np.ndarray:
-    """Read embeddings (n, D) float32 from a bank, scaled to length 1; zeros are not scaled."""
-    rows = np.concatenate([bank.read(key) for key in keys])
-    scaled: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return scaled
+Teachers = Mapping[str, Taught]  # of a stage: trained models whose cosines a loss imitates
 
 
 def collate(
@@ -112,7 +98,8 @@ def make_batch_without_audio(
     if relevance is not None:
         factors = torch.from_numpy(relevance.margin_factor(relevance.cider_of_items(captions, row_of)))
     keys = [_content_key(features, item) for item in items]
-    cosines = teachers.cosines(items, keys) if teachers else {}
+    of_captions = [caption_key(item.clip, number) for item in items for number in item.numbers] if teachers else []
+    cosines = {name: torch.from_numpy(one.cosines(keys, of_captions)) for name, one in (teachers or {}).items()}
     labels = _frame_labels(items, features) if any(item.windows for item in items) else None
     return Batch(keys, {}, captions, torch.from_numpy(row_of), factors, cosines, labels)
 

@@ -15,7 +15,6 @@ from data_tools.settings import Positive, Strict, mistakes
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.metrics.blend import blend
 from system.batches.items import caption_key
-from system.batches.loader import read_unit_embeddings
 from system.moments.windows import By, Decoding
 from system.ranking.hubs import Correction, Kind, correct_for_hubs, precision_by_correction
 
@@ -214,12 +213,10 @@ class RankByTeachers(RankEntry):
 
     def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
         """Average the cosines of the teachers. The queries must be the captions of the clips."""
-        keys = [caption_key(clip, number) for clip in ranked.clips for number in range(len(clip.captions))]
-        values = np.zeros((len(ranked.queries), len(ranked.clips)), np.float32)
-        for name in self.of:
-            taught = ranking.taught(name, ranked.clips)
-            clips = read_unit_embeddings(taught.clips, [ranked.features.keys[clip.id] for clip in ranked.clips])
-            values += read_unit_embeddings(taught.captions, keys) @ clips.T / len(self.of)
+        captions = [caption_key(clip, number) for clip in ranked.clips for number in range(len(clip.captions))]
+        clips = [ranked.features.keys[clip.id] for clip in ranked.clips]
+        taught = [ranking.taught(name, ranked.clips).cosines(clips, captions).T for name in self.of]
+        values: np.ndarray = np.stack(taught).mean(0)
         facts = {"recipe": ranking.recipe.name, "teachers": list(self.of)}
         matrix = matrix_from_blocks(matrix_labels(ranked.clips, ranked.queries, facts), [values])
         return Scores(matrix, f"mean of the cosines of {', '.join(self.of)}")

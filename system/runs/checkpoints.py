@@ -1,8 +1,8 @@
 """Checkpoints of a stage, in its folder.
 
-last.pt            state to resume from: model, optimizer, scaler, step, best epochs, lines of metrics.jsonl
+last.pt            state to resume from: model, optimizer, scaler, step, lines of metrics.jsonl
 e0012.safetensors  weights after epoch 12, one of the best by a monitored metric
-done.json          exists once the stage is finished: its epochs, steps, best epochs and lines
+done.json          exists once the stage is finished: its steps and lines
 """
 
 import time
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -23,23 +22,10 @@ from data_tools.files import replacing, write_json
 from data_tools.settings import read_shaped
 from submission.editions import format_metric
 from submission.runs.reading import finish_hint
-from submission.runs.record import EpochLine
+from submission.runs.record import EpochLine, Record
 from system.recipe.schema import LOWER_IS_BETTER
 
 OF_LOSSES = "learned."  # start of the names of the learned parameters of losses
-
-BestEpochs = dict[str, list[tuple[float, int]]]  # metric -> the best (value, epoch), best first
-
-
-class Done(BaseModel):
-    """Content of done.json."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    epochs: int
-    steps: int
-    best: BestEpochs
-    lines: list[EpochLine]
 
 
 @dataclass
@@ -78,15 +64,16 @@ class Progress:
         """The validation metrics of every finished epoch, oldest first."""
         return [line.validation for line in self.lines]
 
-    def best(self, keep: int) -> BestEpochs:
-        """Return the `keep` best epochs by each metric; of equal values, the earlier epoch is better."""
-        return {
-            metric: sorted(
-                ((line.validation[metric], line.epoch) for line in self.lines),
-                key=lambda one: (one[0] if metric in LOWER_IS_BETTER else -one[0], one[1]),
-            )[:keep]
-            for metric in (self.lines[0].validation if self.lines else ())
-        }
+    def best(self, metric: str) -> list[tuple[float, int]]:
+        """Return (value, epoch) of all epochs, best first; of equal values, the earlier epoch is better."""
+        sign = 1 if metric in LOWER_IS_BETTER else -1
+        values = [(line.validation[metric], line.epoch) for line in self.lines]
+        return sorted(values, key=lambda one: (sign * one[0], one[1]))
+
+    def kept(self, keep: int) -> set[int]:
+        """Return the epochs whose weights are kept: the `keep` best ones by each metric."""
+        metrics = self.lines[0].validation if self.lines else ()
+        return {epoch for metric in metrics for _, epoch in self.best(metric)[:keep]}
 
 
 def weights_file(folder: Path, epoch: int) -> Path:
@@ -102,25 +89,20 @@ def save(
     The state is replaced after the weights that it needs are there, and before the others are deleted: a kill at any
     time leaves a state whose best epochs exist.
     """
-    best = {number for entries in progress.best(keep).values() for _, number in entries}
-    if ends_epoch and (epoch := progress.lines[-1].epoch) in best:
+    kept = progress.kept(keep)
+    if ends_epoch and (epoch := progress.lines[-1].epoch) in kept:
         save_weights(model.state_dict(), weights_file(folder, epoch))
     state = {name: part.state_dict() for name, part in {"model": model, **parts}.items()}
     lines = [line.document() for line in progress.lines]
     state |= {"precision": precision, "progress": {**vars(progress), "lines": lines}}
     with replacing(folder / "last.pt") as temporary:
-        _save_or_os_error(state, temporary)
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # in which torch hides the reason, such as a full disk
+            raise KitError(f"{folder / 'last.pt'}: cannot be written ({error}); free disk space") from error
     for path in folder.glob("e*.safetensors"):
-        if path not in {weights_file(folder, number) for number in best}:
+        if path not in {weights_file(folder, number) for number in kept}:
             path.unlink()
-
-
-def _save_or_os_error(state: dict[str, Any], path: Path) -> None:
-    """Write a state by torch, which hides the reason of a failure, such as a full disk."""
-    try:
-        torch.save(state, path)
-    except RuntimeError as error:
-        raise KitError(f"{path}: cannot be written ({error}); free disk space") from error
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
@@ -137,18 +119,23 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     return state
 
 
-def write_done(folder: Path, progress: Progress, keep: int) -> None:
+def write_done(folder: Path, progress: Progress) -> None:
     """Mark a stage as finished."""
-    done = {"epochs": len(progress.lines), "steps": progress.step, "best": progress.best(keep)}
-    write_json(folder / "done.json", done | {"lines": [line.document() for line in progress.lines]})
+    write_json(folder / "done.json", {"step": progress.step, "lines": [line.document() for line in progress.lines]})
 
 
-def read_done(folder: Path) -> Done:
-    """Read done.json. Raises KitError if the stage is not finished."""
+def read_done(folder: Path) -> Progress:
+    """Read how a stage was trained. Raises KitError if it is not finished."""
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
-    return read_shaped(path, Done, _again(folder))
+    done = read_shaped(path, _Done, _again(folder))
+    return Progress(done.step, done.lines)
+
+
+class _Done(Record):
+    step: int
+    lines: list[EpochLine]
 
 
 def _again(folder: Path) -> str:
@@ -167,10 +154,10 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
             raise KitError(f"no checkpoint {folder / 'last.pt'}; train the run first")
         load_tensors(model, state["model"], folder / "last.pt")
         return f"{folder.name} last"
-    if not done.best.get(which):
-        known = ", ".join(["last", *done.best])
-        raise KitError(f"stage {folder.name} has no checkpoint {which}; use one of {known}")
-    value, epoch = done.best[which][0]
+    known = done.lines[0].validation
+    if which not in known:
+        raise KitError(f"stage {folder.name} has no checkpoint {which}; use one of {', '.join(['last', *known])}")
+    value, epoch = done.best(which)[0]
     load_weights(model, weights_file(folder, epoch), _again(folder))
     return f"{folder.name} epoch {epoch}, best {which} {format_metric(which, value)}"
 

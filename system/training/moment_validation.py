@@ -25,7 +25,7 @@ from system.ranking.embedding import embed_clips, embed_texts
 from system.ranking.windows import find_windows, frame_series, require_short_recordings
 from system.recipe import schema
 from system.recipe.data import Data
-from system.training.validation import collapse_diagnostics
+from system.training.validation import spreads
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
@@ -78,11 +78,11 @@ class MomentValidation:
         self.batches = [(i, make_batch_without_audio(self.items[i : i + size], features, None)) for i in starts]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed."""
+        """Validate a model; return the monitored metrics, and how much the embeddings differ."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, self.clips, self.features).float()
             captions = embed_texts(model, self.texts).float()
-        return self._compute_metrics(model, clips, captions), collapse_diagnostics(clips, captions)
+        return self._compute_metrics(model, clips, captions), spreads(clips, captions)
 
     @torch.inference_mode()
     def _compute_metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:

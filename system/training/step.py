@@ -1,11 +1,7 @@
-"""Gradients of one update.
-
-Compute the gradients of one update, either for the whole batch in one pass, or for a few items at a time.
-"""
+"""Gradients of one update, for the whole batch in one pass, or for a few items at a time."""
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
 
@@ -27,26 +23,31 @@ from system.recipe import schema
 # B items, N captions
 
 
+class Chunk(NamedTuple):
+    """Clips or captions that are embedded together."""
+
+    rows: list[int]  # of the batch
+    embed: Callable[[], Embedded]
+
+
 def add_gradients(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Add the gradients of a batch's loss to the model's parameters; return the loss and its diagnostics.
+    """Add the gradients of a batch's loss to the parameters, scaled by `scaler`.
 
-    The gradients are scaled by `scaler`.
-    With several processes, each embeds its share of the batch and computes the loss of the whole batch. The gradients
-    of all processes are summed, so that every process gets the gradients of the whole batch. Random draws depend on
-    torch's seed only.
+    With several processes, each embeds its share of the batch and computes the loss of the whole batch; the gradients
+    are summed, so that every process has those of the whole batch. Random draws depend on torch's seed only.
 
-    Returns: A dict with "loss" and the values of `diagnose`. They stay on the GPU, since reading a value would
-    wait for the GPU.
+    Returns:
+        The loss and its diagnostics. They stay on the GPU, since reading a value would wait for it.
     """
     if stage.grad_cache_chunk is None and process_count() == 1:
-        return _compute_loss_and_gradients(embed_and_score(model, batch, precision), stage, scaler)
+        return _backward(embed_and_score(model, batch, precision), stage, scaler)
     return _add_gradients_by_chunks(model, batch, stage, precision, scaler)
 
 
 def read_numbers(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Read several values from the GPU as numbers, with a single wait. values: Tensors with one element each."""
+    """Read tensors with one element each from the GPU, with a single wait."""
     stacked = torch.stack([value.float() for value in values.values()])
     return dict(zip(values, stacked.tolist(), strict=True))
 
@@ -57,151 +58,92 @@ def embed_and_score(model: RetrievalModel, batch: Batch, precision: str) -> Batc
     Embeddings are computed in `precision`. Scores are always computed in float32, for two reasons: a sum over 512 x 512
     hinges exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
     """
-    with in_precision(batch.row_of.device, precision):
+    with in_precision(model.device, precision):
         clips, captions = model.embed(batch)
     return model.batch_scores(batch, clips, captions)
 
 
-def _compute_loss_and_gradients(
-    scores: BatchScores, stage: schema.Stage, scaler: GradScaler
-) -> dict[str, torch.Tensor]:
-    """Compute the loss and its gradients; return a dict with the loss and diagnostics, such as mean scores."""
+def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, torch.Tensor]:
     loss = terms.total_loss(scores, stage.losses)
-    diagnostics = {"loss": loss.detach(), **diagnose(scores, stage.losses)}
+    found = {"loss": loss.detach(), **diagnose(scores, stage.losses)}
     scaler.scale(loss).backward()
-    return diagnostics
+    return found
 
 
 def _add_gradients_by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Add the gradients of a batch that is divided into chunks; return the loss and its diagnostics.
+    """Add the same gradients in the memory of one chunk, for one more forward pass (gradient caching).
 
-    First the gradients of the loss with respect to the embeddings are computed. Then the gradients of the encoders are
-    computed, one chunk at a time. With `grad_cache_chunk` (gradient caching), each chunk is first embedded without a
-    graph, and later again with a graph. This needs the memory of one chunk, and one more forward pass. Without
-    `grad_cache_chunk`, each process has only one chunk, embeds it once, and keeps its graph.
+    All chunks are embedded without a graph, and the loss of the whole batch gives the gradient of each embedding. Then
+    every chunk is embedded again, with the same random draws, and its gradients go on into the encoder. Without
+    `grad_cache_chunk`, each process has one chunk of clips and one of captions, embeds them once, and keeps the graph.
 
-    The random state of a chunk depends on the step and the chunk's number only. The random draws of a chunk are thus
-    the same in any process. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
-    Setup" (2021).
+    Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (2021).
     """
-    seed, size, device = torch.initial_seed(), stage.grad_cache_chunk, batch.row_of.device
-    clips, captions = audio_chunks(model, batch, size), caption_chunks(model, batch, size)
-    sides: list[list[_Embedding]] = []
-    gathered = []
-    first = 0
-    for side in (clips, captions):
-        local = {}
-        for number in range(process_index(), len(side.chunks), process_count()):
-            begin_chunk(seed, first + number)
-            with torch.set_grad_enabled(size is None), in_precision(device, precision):
-                local[number] = side.chunks[number]().float()
-        leaves = gather_embeddings(list(local.values()), len(side.chunks), device)
-        for leaf in leaves:
-            leaf.values.requires_grad_()
-        found = concatenate_embeddings(leaves).rows(on_device(side.order, device))
-        if side is captions and model.text.counts_padding and found.lengths is not None:
-            found = Embedded(found.values, torch.full_like(found.lengths, found.values.shape[1]))
-        gathered.append(found)
-        kept = local if size is None else {}
-        sides.append([_Embedding(first + n, side.chunks[n], kept.get(n), leaves[n]) for n in local])
-        first += len(side.chunks)
+    seed, size = torch.initial_seed(), stage.grad_cache_chunk
+    sides = audio_chunks(model, batch, size), caption_chunks(model, batch, size)
+    chunks = [*sides[0], *sides[1]]
+
+    def embed(number: int) -> Embedded:
+        begin_chunk(seed, number)
+        with in_precision(model.device, precision):
+            return chunks[number].embed().float()
+
+    with torch.set_grad_enabled(size is None):
+        own = {number: embed(number) for number in range(process_index(), len(chunks), process_count())}
+    leaves = gather_embeddings(list(own.values()), len(chunks), model.device)
+    for leaf in leaves:
+        leaf.values.requires_grad_()
+    clips = _in_order(leaves[: len(sides[0])], sides[0])
+    captions = _in_order(leaves[len(sides[0]) :], sides[1])
+    if model.text.counts_padding and captions.lengths is not None:
+        captions = Embedded(captions.values, torch.full_like(captions.lengths, captions.values.shape[1]))
     seed_generators(seed)
-    values = _compute_loss_and_gradients(model.batch_scores(batch, *gathered), stage, scaler)
+    values = _backward(model.batch_scores(batch, clips, captions), stage, scaler)
     if not is_first():  # parameters outside the encoders have the full gradient in every process; count it once
-        for parameter in model.parameters():
-            parameter.grad = None
-    for one in [*sides[0], *sides[1]]:
-        one.backward(seed, lambda: in_precision(device, precision))
+        model.zero_grad()
+    for number, kept in own.items():
+        found = (kept if size is None else embed(number)).values
+        gradient = leaves[number].values.grad
+        if found.requires_grad and gradient is not None:  # not those of a frozen encoder
+            found.backward(gradient if gradient.ndim == 2 else gradient[:, : found.shape[1]])
     sum_gradients(parameter for parameter in model.parameters() if parameter.requires_grad)
     return values
 
 
-Chunk = Callable[[], Embedded]
-
-
-class Chunks(NamedTuple):
-    """The chunks of a batch's clips, or of its captions, including chunks of other processes.
-
-    chunks: Functions that each embed the rows of a chunk. sizes: Number of rows of each chunk. order: For each row of
-    the batch, its index among the rows of all chunks.
-    """
-
-    chunks: list[Chunk]
-    sizes: list[int]
-    order: torch.Tensor
-
-
-class _Embedding(NamedTuple):
-    """A chunk that this process has embedded.
-
-    number: Number of the chunk, which determines its random state. chunk: Function that embeds the chunk. found:
-    Embedding with its graph; None if the graph was not kept. leaf: Copy of the embedding that the loss uses.
-    """
-
-    number: int
-    chunk: Chunk
-    found: Embedded | None
-    leaf: Embedded
-
-    def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
-        """Propagate gradients from a chunk's embedding to the encoder.
-
-        If the chunk was embedded without a graph, it is first embedded again, with the same random draws as before.
-        seed: Seed of these draws. in_precision: Returns a context manager that sets the precision of embedding.
-        """
-        found = self.found
-        if found is None:
-            begin_chunk(seed, self.number)
-            with in_precision():
-                found = self.chunk().float()
-        values = found.values
-        if values.requires_grad:  # a frozen encoder without a projection has no trainable parameters
-            gradient = self.leaf.values.grad
-            assert gradient is not None
-            values.backward(gradient if gradient.ndim == 2 else gradient[:, : values.shape[1]])
+def _in_order(parts: list[Embedded], chunks: list[Chunk]) -> Embedded:
+    """Join the embeddings of chunks, in the order of the batch."""
+    order = torch.tensor([row for chunk in chunks for row in chunk.rows]).argsort()
+    return concatenate_embeddings(parts).rows(on_device(order, parts[0].values.device))
 
 
 def begin_chunk(seed: int, number: int) -> None:
-    """Set torch's random state for the chunk `number` of a training step. seed: Seed of the training step."""
+    """Set torch's random state for a chunk of a step, which depends on nothing else."""
     seed_generators(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
-def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's clips into chunks of `size` clips of similar length. size: None for one chunk per process."""
+def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
+    """Divide a batch's clips into chunks of `size` clips of similar length; None: one per process."""
     lengths = next(iter(batch.audio.values())).lengths
     chunks = batch.chunks or divide_into_chunks(lengths.tolist(), size, 1)
-    position = {row: n for n, row in enumerate(own_rows(batch.chunks))} if batch.chunks else {}
+    place = {row: n for n, row in enumerate(own_rows(batch.chunks))} if batch.chunks else {}
 
-    def embed_rows(rows: list[int]) -> Embedded:
-        """Embed the clips at the indexes `rows` of the batch."""
+    def embed(rows: list[int]) -> Embedded:
         audio = batch.audio
-        if size is not None:
-            positions = torch.tensor([position.get(row, row) for row in rows])
-            audio = {name: series.rows(positions) for name, series in audio.items()}
-        found: Embedded = model.audio(audio)  # a process's only chunk keeps its width: see `pad_to_batch` of collate
+        if size is not None:  # a process's only chunk keeps its width: see `pad_to_batch` of collate
+            places = torch.tensor([place.get(row, row) for row in rows])
+            audio = {name: series.rows(places) for name, series in audio.items()}
+        found: Embedded = model.audio(audio)
         return found
 
-    return _make_chunks(embed_rows, chunks)
+    return [Chunk(rows, partial(embed, rows)) for rows in chunks]
 
 
-def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> Chunks:
-    """Divide a batch's captions into chunks; with a `size`, the captions of a chunk have similar lengths.
-
-    size: Number of items whose captions are in a chunk, on average; None for one chunk per process.
-    """
+def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
+    """Divide a batch's captions into chunks of those of `size` items, of similar lengths; None: one per process."""
+    lengths = [0] * len(batch.captions)
     if size is not None:
-        size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
-    lengths = model.text.lengths(batch.captions) if size is not None else [0] * len(batch.captions)
-    rows = divide_into_chunks(lengths, size, process_count())
-    return _make_chunks(lambda rows: model.text([batch.captions[i] for i in rows]), rows)
-
-
-def _make_chunks(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Chunks:
-    """Return each chunk's embedding function and size, and the indexes that put all embeddings in the batch's order.
-
-    embedded: Function that embeds the clips or captions at given indexes. rows: Indexes of each chunk.
-    """
-    order = torch.tensor([row for chunk in rows for row in chunk]).argsort()
-    return Chunks([partial(embedded, chunk) for chunk in rows], [len(chunk) for chunk in rows], order)
+        size, lengths = math.ceil(size * len(batch.captions) / len(batch.clip_keys)), model.text.lengths(batch.captions)
+    chunks = divide_into_chunks(lengths, size, process_count())
+    return [Chunk(rows, partial(model.text, [batch.captions[row] for row in rows])) for rows in chunks]

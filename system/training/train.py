@@ -48,14 +48,10 @@ from system.training.teachers import open_teachers
 from system.training.tracking import EVERY, Tracking, metrics_by_step
 from system.training.validation import Validation, collapse_messages
 
+SMALLER = "set grad_cache_chunk, which gives the same gradients, or lower batch_size"  # if memory is full
 log = logging.getLogger(__name__)
 
-
-LEAST_SCALE = 1e-3  # of an fp16 loss; below it, gradients overflow whatever the scale
-
 Validate = Callable[[RetrievalModel], tuple[dict[str, float], dict[str, float]]]  # metrics, and spreads of embeddings
-
-Start = schema.FromScratch | schema.FromStage | schema.FromModel
 
 
 def train(
@@ -68,11 +64,8 @@ def train(
         relevance: CIDEr-D of the captions; None if no loss needs it.
         track: Gets every line of metrics.jsonl.
     """
-    if (
-        process_count() > 1
-        and model.device.type == "cuda"
-        and not any(s.grad_cache_chunk for s in recipe.stages.values())
-    ):
+    uses_chunks = any(stage.grad_cache_chunk for stage in recipe.stages.values())
+    if process_count() > 1 and model.device.type == "cuda" and not uses_chunks:
         torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # statistics of the whole batch
     initial = {name: value.cpu().clone() for name, value in model.state_dict().items()}  # not in a GPU's memory
     earlier: list[EpochLine] = []
@@ -82,8 +75,7 @@ def train(
             log.info("stage %s is already finished and not trained again", name)
         else:
             model.load_state_dict(initial)
-            too_large, cure = f"stage {name}: batch_size {stage.batch_size}", _memory_hint(recipe, stage)
-            with memory_errors(too_large, cure):
+            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", SMALLER):
                 train_stage(recipe, name, run, data, model, relevance, earlier, track)
         earlier += checkpoints.read_done(folder).lines
     on_first(lambda: run.write_metrics(earlier))
@@ -107,7 +99,8 @@ def train_stage(
     sampler = data.sampler(name, stage, (recipe.seed, number))
     steps = sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
     relevance = relevance if terms.need_relevance(stage.losses) else None
-    teachers = _open_teachers(recipe, name, run, data, device)
+    with first_before_others():
+        teachers = open_teachers(recipe, stage, run, data, device)
     validate = _validation(stage, data, relevance, teachers, precision)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups, decay = parameter_groups(model, stage.optimizer), stage.optimizer.weight_decay
@@ -151,8 +144,6 @@ def train_stage(
                 raise KitError(f"stage {name}, step {at.step}: loss or gradients are not finite; {_lower_rate(folder)}")
             scaler.step(optimizer)  # skips an update whose fp16 gradients overflow
             scaler.update()
-            if scaler.is_enabled() and scaler.get_scale() < LEAST_SCALE:
-                raise KitError(f"stage {name}, step {at.step}: fp16 overflows at every scale; set precision to bf16")
             at.add(values if is_finite else None)
             profile_step()
             bar.advance(1, f"loss {values['loss']:.4f}" if is_finite else "update skipped")
@@ -180,7 +171,7 @@ def train_stage(
         log.info("stage %s ends early: see its setting stop", name)
     with first_before_others():
         if is_first():
-            checkpoints.write_done(folder, at, stage.monitor.keep)
+            checkpoints.write_done(folder, at)
 
 
 def _finish_epoch(
@@ -265,15 +256,8 @@ def _load_start(
         log.info("stage %s starts from the model %s", name, start.folder)
 
 
-def _open_teachers(recipe: schema.Recipe, name: str, run: Run, data: Data, device: torch.device) -> Teachers | None:
-    """Open the models that the losses of a stage learn from."""
-    names = dict.fromkeys(teacher for term in recipe.stages[name].losses for teacher in term.taught_by)
-    with first_before_others():
-        return open_teachers(list(names), recipe, name, run, data, device) if names else None
-
-
 def _validation(
-    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers | None, precision: str
+    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers, precision: str
 ) -> Validate:
     """Return the validation after each epoch of a stage."""
     sources = stage.monitor.data
@@ -282,15 +266,6 @@ def _validation(
         return MomentValidation(annotated, stage, data.features, precision)
     clips = [clip for name in sources for clip in data.readable_clips(name)]
     return Validation(clips, stage, data.features, relevance, teachers, precision)
-
-
-def _memory_hint(recipe: schema.Recipe, stage: schema.Stage) -> str:
-    """Return how a stage can need less memory."""
-    at_once = stage.grad_cache_chunk or stage.batch_size
-    if not recipe.model.embeds_in_chunks or at_once == 1:
-        return "lower batch_size, or use a GPU with more memory"
-    precision = ", or set precision to bf16" if stage.precision == "float32" else ""
-    return f"set grad_cache_chunk to less than {at_once}, which gives the same gradients{precision}"
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 The loss and the accuracies m1 and m2 are computed over fixed batches: m1 is the share of clips, and m2 the share of
 captions, whose own pair has the highest score in the batch. mAP and recalls are computed over all captions and clips. A
-model has collapsed if most embeddings are equal or zero, or if all clips have the same score for most captions.
+model has collapsed if its embeddings are nearly equal.
 """
 
 import numpy as np
@@ -27,7 +27,6 @@ from system.ranking.embedding import embed_clips, embed_texts
 from system.recipe import schema
 
 ALIKE = 1e-5  # spread below which embeddings count as equal: a mean cosine above 0.99999
-ZEROS = 0.5  # share of zero vectors, or of captions with equal scores for all clips, above which a model has collapsed
 
 
 class Validation:
@@ -72,27 +71,20 @@ class Validation:
         self.relevant = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model; return the monitored metrics, and numbers that show whether embeddings have collapsed."""
+        """Validate a model; return the monitored metrics, and how much the embeddings differ."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, list(self.clips.values()), self.features).float()
             captions = embed_texts(model, self.texts).float()
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.inference_mode(), torch.random.fork_rng(devices):
-            values, captions_alike = self._metrics_of_batches(model, clips, captions)
+            values = self._metrics_of_batches(model, clips, captions)
         if {"mAP@10", "mAP@16", "recall_sum"} & set(self.stage.monitor.metrics):
             values |= self._metrics_of_all(model, clips, captions)
-        found: dict[str, float] = {name: values[name] for name in self.stage.monitor.metrics}
-        return found, collapse_diagnostics(clips, captions, captions_alike)
+        return {name: values[name] for name in self.stage.monitor.metrics}, spreads(clips, captions)
 
-    def _metrics_of_batches(
-        self, model: RetrievalModel, clips: Embeddings, captions: Embedded
-    ) -> tuple[dict[str, float], float]:
-        """Return the means of loss, m1 and m2 over batches, and the share of captions with one score for all clips.
-
-        The metric m1 is the share of clips, and m2 the share of captions, whose own pair scores highest in the batch.
-        A caption has equal scores if all clips of its batch have the same score for it.
-        """
-        batch_values = []
+    def _metrics_of_batches(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
+        """Return the means of loss, m1 and m2 over batches."""
+        found = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
         for number, (items, batch) in enumerate(self.batches):
@@ -102,10 +94,9 @@ class Validation:
                 clips.rows([clip_row[item.clip.id] for item in items]),
                 captions.rows([text_row[text] for text in batch.captions]),
             )
-            loss = float(terms.total_loss(scores, self.stage.losses))
-            batch_values.append((loss, *accuracies(scores), share_of_equal_scores(scores.scores_by_caption)))
-        means = [sum(value / len(batch_values) for value in values) for values in zip(*batch_values, strict=True)]
-        return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
+            found.append((float(terms.total_loss(scores, self.stage.losses)), *accuracies(scores)))
+        means = [sum(value / len(found) for value in values) for values in zip(*found, strict=True)]
+        return dict(zip(("loss", "m1", "m2"), means, strict=True))
 
     def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
         """Compute mAP@10, mAP@16 and the sum of recalls over all captions and clips."""
@@ -135,54 +126,15 @@ def direction_spread(embedded: Embeddings) -> float:
     return float(1 - units.mean(0).square().sum())
 
 
-def share_of_zeros(embedded: Embeddings) -> float:
-    """Return the share of embeddings whose values are all 0, within 1e-6.
-
-    For series of frames, the result is the share of such frames; padding is not counted.
-    """
-    largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
-    if isinstance(embedded, Embedded) and embedded.lengths is not None:
-        largest = largest[length_mask(embedded.lengths, largest.shape[1])]
-    return float((largest <= 1e-6).float().mean())
+def spreads(clips: Embeddings, captions: Embedded) -> dict[str, float]:
+    """Return the spread of the directions of clips and captions."""
+    return {"spread_of_clips": direction_spread(clips), "spread_of_captions": direction_spread(captions)}
 
 
-def share_of_equal_scores(scores: torch.Tensor) -> float:
-    """Return the share of captions whose scores are the same for all clips, within 1e-6.
-
-    The clamped scores of the kind frame_word may all be 0 although the embeddings differ.
-    scores: (B, N) scores of B clips (rows) against N captions (columns).
-    """
-    return float((scores.amax(0) - scores.amin(0) <= 1e-6).float().mean())
-
-
-def collapse_diagnostics(
-    clips: Embeddings, captions: Embedded, captions_alike: float | None = None
-) -> dict[str, float]:
-    """Return a dict from name to number, with numbers that show whether embeddings have collapsed.
-
-    The numbers are, for clips and for captions, the spread of the embeddings' directions and the share of embeddings
-    that are zero. captions_alike: Share of captions with equal scores for all clips; added to the dict if not None.
-    """
-    diagnostics = {
-        "spread_of_clips": direction_spread(clips),
-        "zeros_of_clips": share_of_zeros(clips),
-        "spread_of_captions": direction_spread(captions),
-        "zeros_of_captions": share_of_zeros(captions),
-    }
-    return diagnostics if captions_alike is None else diagnostics | {"captions_alike": captions_alike}
-
-
-def collapse_messages(diagnostics: dict[str, float]) -> list[str]:
-    """Return a message for each sign that the model has collapsed; an empty list if it has not collapsed.
-
-    diagnostics: The result of collapse_diagnostics.
-    """
-    reasons = [
-        f"most embeddings of {side} are equal or zero (spread {diagnostics[f'spread_of_{side}']:.1e}, "
-        f"{100 * diagnostics[f'zeros_of_{side}']:.0f} % zeros)"
-        for side in ("clips", "captions")
-        if diagnostics[f"spread_of_{side}"] < ALIKE or diagnostics[f"zeros_of_{side}"] > ZEROS
+def collapse_messages(found: dict[str, float]) -> list[str]:
+    """Say which embeddings have collapsed."""
+    return [
+        f"all embeddings are nearly equal ({name.replace('_', ' ')}: {value:.1e})"
+        for name, value in found.items()
+        if value < ALIKE
     ]
-    if diagnostics.get("captions_alike", 0.0) > ZEROS:
-        reasons.append(f"all clips have the same score for {100 * diagnostics['captions_alike']:.0f} % of captions")
-    return reasons

@@ -14,9 +14,10 @@ def in_one_graph(model: RetrievalModel, batch: Batch, size: int) -> BatchScores:
     sides, seed, number = [], torch.initial_seed(), 0
     for chunks in (audio_chunks(model, batch, size), caption_chunks(model, batch, size)):
         found = []
-        for chunk in chunks.chunks:
+        for chunk in chunks:
             begin_chunk(seed, number)
-            found.append(chunk())
+            found.append(chunk.embed())
             number += 1
-        sides.append(concatenate_embeddings(found).rows(chunks.order))
+        order = torch.tensor([row for chunk in chunks for row in chunk.rows]).argsort()
+        sides.append(concatenate_embeddings(found).rows(order))
     return model.batch_scores(batch, *sides)

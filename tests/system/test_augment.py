@@ -8,7 +8,6 @@ from typing import Any
 import augmented
 import numpy as np
 import pytest
-import torch
 from augmented import ALTERNATIVES, clip, table
 from outcomes import digest, lines, refused
 
@@ -17,8 +16,7 @@ from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
 from system.batches.augment import Augment, Augmentation
 from system.batches.items import Item, Sampler, caption_key, make_items
-from system.batches.loader import Taught, Teachers
-from system.features.bank import Bank
+from system.batches.loader import Taught
 from system.losses.cider import Cider, Relevance
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
@@ -155,18 +153,14 @@ def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: st
 
 def test_teacher_embeds_original_captions_instead_of_alternatives(tmp_path: Path) -> None:
     augmentation = Augmentation(replacing(small(tmp_path), 1), [DOGS, RAIN])
-    banks = [Bank(tmp_path / name, 3, "float32", {}) for name in ("clips", "captions")]
     draw = np.random.default_rng(0)
-    for key in "dr":
-        banks[0].store(key, draw.normal(size=(1, 3)))
-    for one in (DOGS, RAIN):
-        for number in range(len(one.captions)):
-            banks[1].store(caption_key(one, number), draw.normal(size=(1, 3)))
+    captions = [caption_key(one, number) for one in (DOGS, RAIN) for number in range(len(one.captions))]
+    taught = Taught({key: draw.normal(size=3) for key in "dr"}, {key: draw.normal(size=3) for key in captions})
     items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(RAIN, tuple(RAIN.captions), (0,))]
     changed = augmentation(items, [0])
     assert all(before.captions != after.captions for before, after in zip(items, changed, strict=True))
-    teachers = Teachers({"one": Taught(*banks)})
-    assert torch.equal(teachers.cosines(items, ["d", "r"])["one"], teachers.cosines(changed, ["d", "r"])["one"])
+    keys = [[caption_key(one.clip, n) for one in some for n in one.numbers] for some in (items, changed)]
+    assert np.array_equal(*(taught.cosines(["d", "r"], each) for each in keys))
 
 
 @pytest.fixture(scope="module")

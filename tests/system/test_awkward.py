@@ -24,7 +24,6 @@ from system.ranking.embedding import embed_pool
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
-from system.training import teachers
 
 NETWORK: dict[str, Any] = {"kind": "passt", "network": "s16", "segment_seconds": 10, "output": "clip"}
 PASST = {"kind": "segments", "network": NETWORK | {"weights": "x.pt"}, "trainable": True, "max_seconds": 30}
@@ -109,16 +108,6 @@ def test_passt_accepts_max_seconds_equal_to_segment_seconds_but_no_less() -> Non
 
 
 # --- settings and trackers ---------------------------------------------------------------------------------------
-
-
-def test_teacher_with_another_vocabulary_stores_caption_embeddings_in_another_bank(
-    unbroken: Path, tmp_path: Path
-) -> None:
-    trained = open_trained(unbroken)
-    before = teachers._open_captions_bank(trained, tmp_path).folder
-    assert trained.model.text.vocabulary
-    trained.model.text.vocabulary = trained.model.text.vocabulary[::-1]
-    assert teachers._open_captions_bank(trained, tmp_path).folder != before
 
 
 def test_stages_with_equal_settings_draw_different_batches(world: Path, tmp_path: Path) -> None:

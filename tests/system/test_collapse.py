@@ -10,22 +10,14 @@ import torch
 
 from system.__main__ import main
 from system.models.embeddings import Embedded
-from system.models.scores import frame_word
-from system.training.validation import (
-    collapse_diagnostics,
-    collapse_messages,
-    direction_spread,
-    share_of_equal_scores,
-    share_of_zeros,
-)
+from system.training.validation import collapse_messages, direction_spread, spreads
 
 
-def test_spread_and_share_of_zero_embeddings_match_hand_values() -> None:
+def test_spread_matches_hand_values() -> None:
     assert direction_spread(Embedded(torch.tensor([[1.0, 0], [0, 3]]))) == pytest.approx(0.5)  # cosines 1, 0, 0, 1
     assert direction_spread(Embedded(torch.tensor([[2.0, 1], [4, 2]]))) == pytest.approx(0)
     assert direction_spread(Embedded(torch.tensor([[1.0, 0], [-1, 0]]))) == pytest.approx(1)
     assert direction_spread(Embedded(torch.zeros(3, 2))) == 0
-    assert share_of_zeros(Embedded(torch.tensor([[0.0, 1e-7], [0, 1], [1e-5, 0]]))) == pytest.approx(1 / 3)
 
 
 def test_spread_of_series_ignores_padding() -> None:
@@ -33,37 +25,14 @@ def test_spread_of_series_ignores_padding() -> None:
     alike = Embedded(series, torch.tensor([2, 1]))  # means (1, 1) and (1, 1)
     assert direction_spread(alike) == pytest.approx(0, abs=1e-12)
     assert direction_spread(Embedded(series, torch.tensor([2, 2]))) > 0.1
-    half = Embedded(torch.tensor([[[0.0, 0], [0, 1]], [[1, 1], [0, 0]]]), torch.tensor([2, 1]))
-    assert share_of_zeros(half) == pytest.approx(1 / 3)
 
 
-def test_low_spread_or_zero_embeddings_or_equal_scores_are_reported_as_a_collapse() -> None:
+def test_nearly_equal_embeddings_are_reported_as_a_collapse() -> None:
     anywhere = Embedded(torch.eye(4))
-    assert collapse_messages(collapse_diagnostics(anywhere, anywhere, 0.5)) == []
+    assert collapse_messages(spreads(anywhere, anywhere)) == []
     nearly_one = Embedded(torch.ones(4, 2) + 0.001 * torch.eye(4)[:, :2])
-    assert [what[:24] for what in collapse_messages(collapse_diagnostics(nearly_one, anywhere, 0))] == [
-        "most embeddings of clips"
-    ]
-    mostly_zero = Embedded(torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0], [0, 0]]))
-    assert "60 % zeros" in collapse_messages(collapse_diagnostics(anywhere, mostly_zero, 0))[0]
-    assert collapse_messages(collapse_diagnostics(anywhere, anywhere, 0.6)) == [
-        "all clips have the same score for 60 % of captions"
-    ]
-
-
-def test_share_of_captions_with_equal_scores_matches_hand_value() -> None:
-    assert share_of_equal_scores(
-        torch.tensor([[0.0, 0.3, 1.0], [0.0, 0.3, 2.0], [0.0, 0.3 + 1e-7, 1.0]])
-    ) == pytest.approx(2 / 3)
-
-
-def test_scores_that_are_all_clamped_to_zero_are_reported_as_a_collapse() -> None:
-    """Frames that look away from every word: the embeddings differ, the scores do not."""
-    clips = Embedded(torch.randn(4, 3, 5).abs(), torch.full((4,), 3))
-    words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))
-    scores = frame_word(clips, words)
-    assert direction_spread(clips) > 0.01
-    assert share_of_equal_scores(scores) == 1
+    (message,) = collapse_messages(spreads(nearly_one, anywhere))
+    assert "clips" in message
 
 
 @pytest.mark.collapses
@@ -93,8 +62,7 @@ def test_collapse_appears_in_log_metrics_and_report(tmp_path: Path, caplog: pyte
 
 def test_spread_below_1e_5_is_a_collapse() -> None:
     """A fresh model on meaningless audio has a spread of 1e-4; below 1e-5 there is one embedding."""
-    healthy = {"spread_of_clips": 1.1e-5, "spread_of_captions": 0.5, "captions_alike": 0.0}
-    healthy |= {"zeros_of_clips": 0.0, "zeros_of_captions": 0.0}
+    healthy = {"spread_of_clips": 1.1e-5, "spread_of_captions": 0.5}
     assert collapse_messages(healthy) == []
     assert len(collapse_messages(healthy | {"spread_of_clips": 0.9e-5})) == 1
     assert len(collapse_messages(healthy | {"spread_of_clips": 0.5e-5, "spread_of_captions": 0.5e-5})) == 2

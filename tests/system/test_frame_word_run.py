@@ -62,7 +62,7 @@ def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_stage_lowers_the_learning_rate_and_ends_early_when_the_loss_hardly_changes(done: Path) -> None:
     assert [line["lr"] for line in lines(done)] == pytest.approx([1e-3, 1e-3, 1e-4])
-    assert json.loads((done / "only/done.json").read_text())["epochs"] == 3
+    assert len(json.loads((done / "only/done.json").read_text())["lines"]) == 3
     assert "ends early" in (done / "log.txt").read_text()
     assert json.loads((done / "result.json").read_text())["parameters"]["frozen"]["text"] > 0
 

@@ -251,7 +251,6 @@ def test_validation_metrics_match_slow_reference(world: Any) -> None:
     ranks = np.array(found)
     assert values["mAP@10"] == pytest.approx(float(np.where(ranks <= 10, 1 / ranks, 0).mean()), abs=1e-6)
     assert values["recall_sum"] == pytest.approx(float(sum((ranks <= k).mean() for k in (1, 5, 10))), abs=1e-6)
-    assert (seen["zeros_of_clips"], seen["zeros_of_captions"]) == (0, 0)
     assert 0 < seen["spread_of_captions"] < 1
 
 

@@ -154,4 +154,4 @@ def test_learned_parameters_of_the_loss_are_trained_saved_and_resumed(
     assert main(["run", "--until=training", str(fresh), "--out", str(tmp_path / "other")]) == 0, (
         "a loss without these parameters"
     )
-    assert json.loads((tmp_path / "other/only/done.json").read_text())["epochs"] == 1
+    assert len(json.loads((tmp_path / "other/only/done.json").read_text())["lines"]) == 1

@@ -14,6 +14,7 @@ import torch
 import yaml
 from plans import fact
 
+from data_tools.embeddings import read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest, write_manifest
 from data_tools.tables import read_table, write_table
@@ -27,7 +28,7 @@ from system.recipe.load import RecipeError, load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
 from system.runs.trained_on import read_trained_clips
-from system.training.teachers import _read_embeddings, open_teachers
+from system.training.teachers import open_teachers
 
 NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": "learned", "same_clip": "positives"}
 
@@ -74,15 +75,15 @@ def distilled(_distilled_once: Path, tmp_path: Path) -> Path:
 def test_stage_is_trained_with_an_earlier_stage_as_teacher(distilled: Path, tmp_path: Path) -> None:
     recipe, run = load_recipe(tmp_path / "self.yaml").recipe, Run(distilled)
     data = load_data(recipe)
-    teachers = open_teachers(["self"], recipe, "finetune", run, data, torch.device("cpu"))
+    teachers = open_teachers(recipe, recipe.stages["finetune"], run, data, torch.device("cpu"))
     trained = open_trained(distilled, "pretrain", "mAP@10")
     clips = data.readable_clips("train")[:5]
     items = [Item(clip, (clip.captions[3], clip.captions[1]), (3, 1)) for clip in clips]
-    found = teachers.cosines(items, [data.features.keys[clip.id] for clip in clips])
+    captions = [caption_key(clip, number) for clip in clips for number in (3, 1)]
+    found = teachers["self"].cosines([data.features.keys[clip.id] for clip in clips], captions)
     texts = embed_texts(trained.model, [text for item in items for text in item.captions])
     expected = trained.model.score_matrix(texts, embed_clips(trained.model, clips, data.features)).T
-    assert found.keys() == {"self"}
-    assert found["self"].numpy() == pytest.approx(expected, abs=1e-5)
+    assert found == pytest.approx(expected, abs=1e-5)
     temperatures = [
         float(open_trained(distilled, stage, "last").model.state_dict()["temperature"])
         for stage in ("pretrain", "finetune")
@@ -105,8 +106,8 @@ def test_killed_and_resumed_distillation_matches_uninterrupted_run(
         return gradients(*arguments)
 
     command = ["run", str(tmp_path / "self.yaml"), "--out", str(tmp_path / "again")]
-    steps = json.loads((distilled / "finetune/done.json").read_text())["steps"]
-    broken_off_at = json.loads((distilled / "pretrain/done.json").read_text())["steps"] + steps // 2 + 2
+    steps = json.loads((distilled / "finetune/done.json").read_text())["step"]
+    broken_off_at = json.loads((distilled / "pretrain/done.json").read_text())["step"] + steps // 2 + 2
     with monkeypatch.context() as patched:
         patched.setattr(train, "add_gradients", broken_off)
         assert main(command) == 130
@@ -260,10 +261,10 @@ def test_teacher_that_scores_frames_against_words_is_refused(
     recipe = load_recipe(tmp_path / "self.yaml").recipe
     data = load_data(recipe)
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
-    opened = SimpleNamespace(recipe=recipe_of_series)
+    opened = SimpleNamespace(model=None, recipe=recipe_of_series, facts=None, folder=None)
     monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
-    with pytest.raises(KitError, match="compares"):
-        open_teachers(["self"], recipe, "finetune", Run(distilled), data, torch.device("cpu"))
+    with pytest.raises(KitError, match="single vector"):
+        open_teachers(recipe, recipe.stages["finetune"], Run(distilled), data, torch.device("cpu"))
 
 
 def test_rank_entry_of_kind_teachers_scores_by_the_mean_cosine_of_the_teacher_models(
@@ -413,9 +414,9 @@ def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
     for content in (b"", array.read_bytes(), *changed, whole[:-9]):
         file.write_bytes(content)
         with pytest.raises(KitError, match="read"):
-            _read_embeddings("other", file, [], SimpleNamespace())  # type: ignore[arg-type]
+            read_vectors([file], "clip", "id")
     with pytest.raises(KitError, match="section"):
-        _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
+        read_vectors([array], "clip", "id")
 
 
 def test_initial_model_trained_on_ranked_clips_is_refused(
