@@ -6,8 +6,7 @@ from data_tools.classify.model_files import fetch
 from data_tools.datasets.download import download
 from data_tools.errors import KitError
 from system.audio.base import Need
-from system.recipe.load import load_recipe
-from system.runs.names import is_recipe, is_untrained
+from system.recipe.load import SUFFIXES, load_recipe
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")
 
@@ -18,7 +17,7 @@ def download_files(recipe: Path, changes: list[str], only_show: bool = False) ->
     Raises:
         KitError: A line per file that cannot be fetched.
     """
-    if is_untrained(recipe) and not is_recipe(recipe):
+    if recipe.suffix not in SUFFIXES or recipe.is_dir():
         if changes:
             raise KitError(f"--set {changes[0]}: {recipe} has no settings; leave it out")
         needs = [Need("model", str(recipe), model="model")]

@@ -23,9 +23,9 @@ from system.recipe.load import Loaded
 from system.recipe.manifests import make_missing
 from system.recipe.schema import Recipe
 from system.runs.folder import Run
-from system.runs.names import trained_files
 from system.runs.plots import draw_run
-from system.runs.provenance import commit, file_checksums, require_models, require_unchanged
+from system.runs.provenance import commit, inputs_of, require_models, require_unchanged
+from system.runs.records import trained_files
 from system.training.prepare import build_initial_model, prepare, training_relevance
 from system.training.tracking import Tracker, Tracking
 from system.training.train import train
@@ -105,7 +105,7 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
     if not run.result.exists():
         require_models(recipe)
         return False
-    require_unchanged(run, file_checksums(recipe), run.changed_sources(recipe))
+    require_unchanged(run, inputs_of(recipe), run.changed_sources(recipe))
     left = [name for name in recipe.rank if not (is_ranked(recipe, run, name) or waits(recipe, name))]
     for folder in {one: None for name in left for one in recipe.rank[name].other_models}:
         trained_files(Path(folder))

@@ -107,13 +107,6 @@ class EmbeddingsTeacher(Strict):
     trained_on_test: Literal["acknowledged"]  # its model may have been trained on clips that are ranked
 
 
-def teacher_path(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
-    """Return the path of a teacher's folder or file; None for an earlier stage."""
-    if isinstance(teacher, StageTeacher):
-        return None
-    return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)
-
-
 Teacher = Annotated[StageTeacher | ModelTeacher | EmbeddingsTeacher, Field(discriminator="kind")]
 
 
@@ -274,6 +267,17 @@ class Recipe(Strict):
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
         return manifests | moments | self.model.embedding_files
+
+    @property
+    def other_models(self) -> dict[str, Path]:
+        """Runs, exported models and files of embeddings that the recipe reads, by their keys."""
+        starts = {f"stages.{name}.start_from": stage.start_from for name, stage in self.stages.items()}
+        teachers = {f"teachers.{name}": teacher for name, teacher in self.teachers.items()}
+        found = {key: Path(one.folder) for key, one in (starts | teachers).items() if hasattr(one, "folder")}
+        found |= {key: Path(one.file) for key, one in teachers.items() if isinstance(one, EmbeddingsTeacher)}
+        for name, entry in self.rank.items():
+            found |= {f"rank.{name}.of.{i}": Path(folder) for i, folder in enumerate(entry.other_models)}
+        return found
 
     def making(self, source: Source) -> Source:
         """Return the source that says how a source's manifest is made; the source itself if none does."""

@@ -4,13 +4,12 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from data_tools.classify.model_files import local_folder
+from data_tools.classify.model_files import config_of
 from data_tools.errors import KitError
 from data_tools.files import read_json
 from data_tools.manifest import Clip
@@ -24,11 +23,12 @@ from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
 from system.ranking.entries import ByOneModel, RankBlind
 from system.recipe import schema
-from system.recipe.load import as_change, differing, load_recipe
+from system.recipe.load import SUFFIXES, as_change, differing, load_recipe
+from system.recipe.rules import below
 from system.runs.checkpoints import load_checkpoint, load_tensors, load_weights
-from system.runs.names import is_recipe, is_untrained
 from system.runs.records import ModelFacts, read_provenance
 
+PATHS = {"banks", "weights", "model", "vectors", "files", "queries"}  # keys of paths, or of lists of paths
 PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of a checkpoint's name
 log = logging.getLogger(__name__)
 
@@ -99,19 +99,25 @@ def open_trained(
         banks: Folder of frames for a model that is no run.
     """
     device, changes = device or device_of(), list(changes)
-    is_run, is_exported = (name / "resolved.json").exists(), (name / "model.json").exists()
-    if not is_run and (stage or checkpoint):
-        raise KitError(f"{name} is exported or published, with one checkpoint; leave out --stage and --checkpoint")
-    if is_run:
+    if (name / "resolved.json").exists():
         return _open_run(name, stage, checkpoint, changes, device)
-    if is_exported:
-        return _open_exported(name, [as_change("banks", str(banks)), *changes], device)
-    if is_untrained(name):
-        return _open_untrained(name, changes, device, banks)
-    raise KitError(
-        f"{name} is neither a run (resolved.json), nor an exported model (model.json), nor a recipe, nor a hub "
-        "model on this machine; name one of these"
+    if stage or checkpoint:
+        raise KitError(f"{name} is exported or published, with one checkpoint; leave out --stage and --checkpoint")
+    changed_banks = [as_change("banks", str(banks)), *changes]
+    if (name / "model.json").exists():
+        return _open_exported(name, changed_banks, device)
+    if name.suffix in SUFFIXES and not name.is_dir():
+        return _untrained(name, _recipe_without_stages(name, changed_banks), device)
+    if changes:
+        raise KitError(f"--set {changes[0]}: {name} has no settings; write a recipe with model.kind published instead")
+    if config_of(str(name), "model") is None:
+        said = f"{name} is not on this machine, as a run, an exported model, a recipe or a model of the hub"
+        raise KitError(f"{said}; correct the name, or {how_to_fetch(str(name))}")
+    settings = Model.model_validate(published_model_settings(str(name)))
+    recipe = schema.Recipe.model_construct(
+        name=str(name), seed=1, banks=str(banks), data={}, model=settings, stages={}, rank={}, teachers={}
     )
+    return _untrained(name, recipe, device)
 
 
 def _open_run(
@@ -120,19 +126,20 @@ def _open_run(
     if not (folder / "vocabulary.json").exists():
         raise KitError(f"{folder} has not been trained yet; {finish_hint(folder)}")
     noted, path = read_provenance(folder), folder / "resolved.json"
-    base = folder.resolve() / (noted.started_in or ".")
-    recipe = _load_with_paths(path, [*_found_below(base, load_recipe(path).recipe), *changes])
+    base = folder.resolve() / noted.started_in
+    recipe = _load_with_paths(path, changes, base)
     single = [entry for entry in recipe.rank.values() if isinstance(entry, ByOneModel)]
     first = min(single, key=lambda entry: isinstance(entry, RankBlind), default=None)
     stage = stage or (first.stage if first else list(recipe.stages)[-1] if recipe.stages else None)
     if stage is not None and stage not in recipe.stages:
         raise KitError(f"{folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")
     if stage is None and recipe.model.first_unpublished_encoder:
-        other = ", ".join(str(schema.teacher_path(teacher)) for teacher in recipe.teachers.values()) or "another run"
+        other = ", ".join(map(str, recipe.other_models.values())) or "another run"
         raise KitError(f"{folder} has no trained model, since its recipe has no stages; name {other}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, read_vocabulary(folder)), device)
-    _require_same_files(folder, noted.experts, noted.text, recipe, model)
+    experts = {key.removeprefix("experts."): one for key, one in noted.inputs.items() if key.startswith("experts.")}
+    _require_same_files(folder, experts, noted.inputs["text"], recipe, model)
     if stage is None:
         model.audio.load_pretrained()
         taken = untrained_origin(recipe)
@@ -156,28 +163,22 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     return Trained(model, recipe, facts.model_copy(update={"experts": expert_identities(recipe)}), folder)
 
 
-def _open_untrained(name: Path, changes: list[str], device: torch.device, banks: Path) -> Trained:
-    """Open the model of a recipe without stages, or of the hub, with its published weights."""
-    if is_recipe(name):
-        recipe = load_recipe(name, [as_change("banks", str(banks)), *changes]).recipe
-        if recipe.stages:
-            raise KitError(f"{name} has stages that must be trained first, with lbar run; then name the run's folder")
-        if part := recipe.model.first_unpublished_encoder:
-            raise KitError(f"{name} has no stages, but its model.{part} has layers that must be trained; add a stage")
-    elif changes:
-        raise KitError(f"--set {changes[0]}: {name} has no settings; write a recipe with model.kind published instead")
-    elif local_folder(str(name), "model") is None:
-        published_model_settings(str(name))
-        raise KitError(f"model {name} is not on this machine; {how_to_fetch(str(name))}")
-    else:
-        settings = Model.model_validate(published_model_settings(str(name)))
-        recipe = schema.Recipe.model_construct(
-            name=str(name), seed=1, banks=str(banks), data={}, model=settings, stages={}, rank={}, teachers={}
-        )
+def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
+    recipe = load_recipe(path, changes).recipe
+    if recipe.stages:
+        raise KitError(f"{path} has stages that must be trained first, with lbar run; then name the run's folder")
+    if part := recipe.model.first_unpublished_encoder:
+        raise KitError(f"{path} has no stages, but its model.{part} has layers that must be trained; add a stage")
+    return recipe
+
+
+def _untrained(name: Path, recipe: schema.Recipe, device: torch.device) -> Trained:
+    """Build a model with its published weights."""
     model = moved(build_model(recipe, []), device)
     model.audio.load_pretrained()
-    facts = {"recipe": recipe.name, "checkpoint": untrained_origin(recipe), "text": model.text.identity()}
-    return Trained(model, recipe, ModelFacts.model_validate(facts | {"experts": expert_identities(recipe)}), name)
+    origin, experts = untrained_origin(recipe), expert_identities(recipe)
+    facts = ModelFacts(recipe=recipe.name, checkpoint=origin, text=model.text.identity(), experts=experts)
+    return Trained(model, recipe, facts, name)
 
 
 def untrained_origin(recipe: schema.Recipe) -> str:
@@ -239,39 +240,23 @@ def describe_fit(checkpoint: str, source: str) -> str:
     return f"{checkpoint}, fitted to {source}"
 
 
-def _model_paths(recipe: schema.Recipe) -> dict[str, str]:
-    """Return the paths in the settings of a model, by key."""
-    found: dict[str, Any] = {"banks": recipe.banks}
-    for part, settings in (("audio", recipe.model.audio), ("text", recipe.model.text)):
-        found |= {f"model.{part}.{name}": attrgetter(name)(settings) for name in settings.file_settings}
-    experts = recipe.model.audio.experts if "experts" in type(recipe.model.audio).model_fields else {}
-    for name, expert in experts.items():
-        files = expert.weight_files()
-        found |= {f"model.audio.experts.{name}.{key}": getattr(expert, key) for key in files}
-    lists = {key: value for key, value in found.items() if isinstance(value, list)}
-    found |= {f"{key}.{number}": one for key, value in lists.items() for number, one in enumerate(value)}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+def _load_with_paths(path: Path, changes: list[str], base: Path | None = None) -> schema.Recipe:
+    """Load a trained model's recipe with other paths.
 
-
-def _found_below(base: Path, recipe: schema.Recipe) -> list[str]:
-    """Return changes of the paths that exist only below the folder in which a run began."""
-    paths = {key: Path(value) for key, value in _model_paths(recipe).items()}
-    return [
-        as_change(key, str((base / path).resolve()))
-        for key, path in paths.items()
-        if not path.exists() and (base / path).exists()
-    ]
-
-
-def _load_with_paths(path: Path, changes: list[str]) -> schema.Recipe:
-    """Load a trained model's recipe with changed paths."""
-    recipe, before = load_recipe(path, changes).recipe, load_recipe(path).recipe
-    found = differing(before.model.model_dump(mode="json"), recipe.model.model_dump(mode="json"), "model")
-    free = _model_paths(before)
-    if fixed := [key for key, _, _ in found if key not in free and key.rpartition(".")[0] not in free]:
+    Args:
+        base: Folder in which the run began; a relative path that exists only there is read there.
+    """
+    before = load_recipe(path).recipe
+    written = {"banks": before.banks, "model": before.model.model_dump(mode="json")}
+    for keys, value in below(written) if base else ():
+        is_path = isinstance(value, str) and not PATHS.isdisjoint(keys[-2:])
+        if base and is_path and not Path(value).exists() and (base / value).exists():
+            changes = [as_change(".".join(map(str, keys)), str((base / value).resolve())), *changes]
+    recipe = load_recipe(path, changes).recipe
+    found = differing(written["model"], recipe.model.model_dump(mode="json"), "model")
+    if fixed := [key for key, _, now in found if not isinstance(now, str)]:
         raise KitError(
-            f"--set {' '.join(changes)}: a trained model's settings are fixed ({', '.join(fixed)}); change only the "
-            f"paths {', '.join(free)}"
+            f"--set {' '.join(changes)}: a trained model's settings are fixed ({', '.join(fixed)}); change only paths"
         )
     return recipe
 

@@ -14,16 +14,13 @@ from typing import Any
 import torch
 
 from data_tools.errors import KitError
-from data_tools.files import require_file, write_json
+from data_tools.files import write_json
 from data_tools.manifest import Clip
 from system.audio.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, differing
 from system.runs.folder import Run
-from system.runs.names import trained_files
-from system.runs.records import Provenance
-
-BY_SOURCE = ("manifests", "contents")  # kinds of inputs whose keys are data sources
+from system.runs.records import Provenance, trained_files
 
 
 def commit() -> str:
@@ -35,58 +32,39 @@ def commit() -> str:
         return "unversioned"
 
 
-def file_checksums(recipe: schema.Recipe) -> dict[str, Any]:
-    """Return the checksums of manifests, moments, embeddings, teachers and start models, as far as they exist."""
-    starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
-    weights = {name: path for name, one in recipe.teachers.items() if (path := schema.teacher_path(one))}
-    return {
-        "manifests": {name: file_sha256(path) for name, path in recipe.data_files.items() if path.exists()},
-        "teachers": {name: weight_checksums(path) for name, path in weights.items() if path.exists()},
-        "starts": {one: " ".join(weight_checksums(Path(one)).values()) for one in starts if Path(one).exists()},
+def inputs_of(recipe: schema.Recipe) -> dict[str, Any]:
+    """Return what identifies manifests, moments, embeddings, teachers and start models, as far as they exist."""
+    found: dict[str, Any] = {
+        f"manifests.{name}": file_sha256(path) for name, path in recipe.data_files.items() if path.exists()
     }
+    models = {key: path for key, path in recipe.other_models.items() if not key.startswith("rank.")}
+    return found | {key: weight_checksums(path) for key, path in models.items() if path.exists()}
 
 
 def weight_checksums(path: Path) -> dict[str, str]:
     """Return the checksums of the files that identify a model's weights."""
-    if path.is_file():  # of embeddings
-        return {path.name: file_sha256(path)}
-    return {one.relative_to(path).as_posix(): file_sha256(one) for one in trained_files(path)}
+    return {os.path.relpath(one, path.parent if one == path else path): file_sha256(one) for one in trained_files(path)}
 
 
 def require_models(recipe: schema.Recipe) -> None:
     """Raise KitError for a teacher or another model that is missing or not trained."""
-    for name, teacher in recipe.teachers.items():
-        if isinstance(teacher, schema.EmbeddingsTeacher):
-            require_file(Path(teacher.file), f"teacher {name}: write the file with lbar embed")
-        elif isinstance(teacher, schema.ModelTeacher):
-            _require_trained(f"teacher {name}", Path(teacher.folder))
-    for name, stage in recipe.stages.items():
-        if isinstance(stage.start_from, schema.FromModel):
-            _require_trained(f"start_from of stage {name}", Path(stage.start_from.folder))
-    for name, entry in recipe.rank.items():
-        for folder in entry.other_models:
-            _require_trained(f"rank entry {name}", Path(folder))
-
-
-def _require_trained(part: str, folder: Path) -> None:
-    try:
-        trained_files(folder)
-    except KitError as error:
-        raise KitError(f"{part} needs a trained model: {error}") from None
+    for key, path in recipe.other_models.items():
+        try:
+            trained_files(path)
+        except KitError as error:
+            raise KitError(f"{key} needs a trained model: {error}") from None
 
 
 def require_unchanged(run: Run, now: Mapping[str, Any], free: Iterable[str] = ()) -> None:
-    """Raise KitError if something has another checksum than when the run began. free: Sources that may differ."""
-    before, changed = run.read_provenance().document(), []
-    for kind, found in json.loads(json.dumps(now)).items():
-        noted, named = before.get(kind), f"{kind}"
-        if isinstance(noted, dict) and isinstance(found, dict):
-            may = {name for name in found if kind in BY_SOURCE and name.removesuffix(".moments") in set(free)}
-            both = (noted.keys() & found.keys()) - may
-            noted, found = ({name: part[name] for name in both} for part in (noted, found))
-        elif kind not in before:
-            continue
-        changed += [key for key, _, _ in differing(noted, found, named)]
+    """Raise KitError if an input is not what it was when the run began.
+
+    Args:
+        free: Data sources that may differ.
+    """
+    before = run.read_provenance().inputs
+    may = {f"{kind}.{name}" for name in free for kind in ("manifests", "contents")}
+    compared = [key for key in before if key in now and key.removesuffix(".moments") not in may]
+    changed = [one for key in compared for one, _, _ in differing(before[key], now[key], key)]
     if changed:
         raise KitError(
             f"{run.folder}: {', '.join(sorted(changed))} changed since this run began (contents are audio files); "
@@ -102,18 +80,21 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         contents: Checksum of the audio of each data source.
     """
     recipe = loaded.recipe
-    augments = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
-    now = file_checksums(recipe) | {
-        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
-        "text": text,
-        "audio": recipe.model.audio.file_checksums(),
-        "augment": {name: file_sha256(Path(name)) for name in sorted(augments)},
-        "contents": dict(contents),
-    }
-    if not run.provenance.exists():
-        machine = {
+    audio, augments = recipe.model.audio, [stage.augment for stage in recipe.stages.values() if stage.augment]
+    now = inputs_of(recipe) | {"text": text}
+    now |= {f"experts.{name}": expert.identity() for name, expert in audio.experts.items()}
+    now |= {f"audio.{name}": checksum for name, checksum in audio.file_checksums().items()}
+    now |= {f"augment.{name}": file_sha256(Path(name)) for augment in augments for name in augment.files()}
+    now |= {f"contents.{name}": checksum for name, checksum in contents.items()}
+    now = json.loads(json.dumps(now))
+    if run.provenance.exists():
+        require_unchanged(run, now, run.changed_sources(recipe))
+        noted = run.read_provenance().document()
+    else:
+        noted = {
             "recipe": recipe.name,
             "seed": recipe.seed,
+            "commits": [],
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": sys.argv,
             "python": platform.python_version(),
@@ -123,17 +104,12 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
             "threads": torch.get_num_threads(),
             "gpu": gpu,
             "started_in": os.path.relpath(Path.cwd(), run.folder.resolve()),
+            "inputs": {},
         }
-        noted = Provenance.model_validate({**machine, "changes": list(loaded.changes), "commits": [commit()], **now})
-        write_json(run.provenance, noted.document())
-        return
-    require_unchanged(run, now, run.changed_sources(recipe))
-    before = run.read_provenance().document()
-    commits = dict.fromkeys([*before["commits"], commit()]) if before["commits"][-1] != commit() else before["commits"]
-    noted_now = before | {"commits": list(commits), "changes": list(loaded.changes)}
-    noted_now |= {kind: before.get(kind, {}) | now[kind] for kind in BY_SOURCE}
-    if noted_now != before:
-        write_json(run.provenance, noted_now)
+    commits, code = noted["commits"], commit()
+    commits = commits if commits[-1:] == [code] else list(dict.fromkeys([*commits, code]))
+    noted |= {"commits": commits, "changes": list(loaded.changes), "inputs": noted["inputs"] | now}
+    write_json(run.provenance, Provenance.model_validate(noted).document())
 
 
 def contents_checksum(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:

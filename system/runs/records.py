@@ -9,49 +9,30 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from data_tools.errors import KitError
 from data_tools.settings import read_shaped
-from submission.runs.reading import repair_hint
+from submission.runs.reading import finish_hint, repair_hint
 from submission.runs.record import FittedScore, Record
 
 
 class Provenance(Record):
-    """Inputs of a run: code, recipe, data and machine.
+    """What a run is made of.
 
     Attributes:
         changes: Settings that the option --set changed.
-        manifests: Dict from data source to the checksum of its manifest.
-        contents: Dict from data source to a checksum of all its audio.
-        experts: Dict from expert to the values that identify its model.
-        text: Fingerprint that identifies a pre-trained text encoder.
-        starts: Trained models at the start of the training: dict from the folder of each model to the checksums of its
-            files.
-        teachers: Dict from teacher to the checksums of the files that identify its weights.
-        augment: Checksums of the files that are read for random changes of the training data (augmentation), and of
-            files that name the relevant clips of validation queries.
-        started_in: Folder to which paths in the recipe are relative; it is itself relative to the run's folder.
+        commits: Of the code, in order of time.
+        inputs: What identifies each thing that the run reads: checksums of manifests (`manifests.SOURCE`), of all audio
+            (`contents.SOURCE`), weights (`experts.NAME`, `audio.FILE`, `text`), of teachers and start models by their
+            keys in the recipe, and of files of augmentation (`augment.FILE`).
+        started_in: Folder to which paths in the recipe are relative, itself relative to the run's folder.
     """
 
-    recipe: str | None = None
-    seed: int | None = None
-    changes: list[str] = Field(default_factory=list)
+    changes: list[str]
     commits: list[str]
-    began: str = ""
-    command: list[str] = Field(default_factory=list)
-    python: str | None = None
-    torch: str | None = None
-    machine: str | None = None
-    cores: int | None = None
-    threads: int | None = None
-    gpu: str | None = None
-    manifests: dict[str, str]
-    experts: dict[str, dict[str, Any]]
-    text: str | None
-    starts: dict[str, str]
-    teachers: dict[str, dict[str, str]] = Field(default_factory=dict)
-    augment: dict[str, str] = Field(default_factory=dict)
-    audio: dict[str, str] = Field(default_factory=dict)
-    contents: dict[str, str] = Field(default_factory=dict)
-    started_in: str | None = None
+    began: str
+    machine: str
+    started_in: str
+    inputs: dict[str, Any]
 
 
 class ModelFacts(Record):
@@ -78,3 +59,16 @@ def read_provenance(folder: Path) -> Provenance:
     """Read provenance.json of a run."""
     path = folder / "provenance.json"
     return read_shaped(path, Provenance, repair_hint(folder, path))
+
+
+def trained_files(path: Path) -> list[Path]:
+    """Return the files that identify a trained model's weights. Raises KitError if there is none."""
+    if path.is_file():  # of embeddings
+        return [path]
+    if (path / "model.safetensors").exists():
+        return [path / "model.safetensors"]
+    if done := sorted(path.glob("*/done.json")):
+        return done
+    if (path / "result.json").exists():
+        raise KitError(f"{path} is a run without trained stages; export its model, and name the exported folder")
+    raise KitError(f"{path} is neither a finished run nor an exported model; {finish_hint(path)}")

@@ -38,7 +38,8 @@ def test_model_trained_on_older_frames_ranks_with_a_warning(
     assert words in caplog.text
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values), "in truth they are the same"
     assert read_scores(tmp_path / "run.npy").facts["experts"]["logmel"]["version"] == 2
-    rewrite(tmp_path / "model/model.json", experts=read_json(unbroken / "provenance.json")["experts"])
+    inputs = read_json(unbroken / "provenance.json")["inputs"]
+    rewrite(tmp_path / "model/model.json", experts={"logmel": inputs["experts.logmel"]})
     caplog.clear()
     assert np.array_equal(ranked_evaluation(tmp_path / "model", world, tmp_path / "model.npy"), found)
     assert f"{tmp_path / 'model'} was {words}" in caplog.text
@@ -60,7 +61,8 @@ def test_run_with_changed_expert_settings_is_refused(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
-    experts = read_json(run / "provenance.json")["experts"]
-    rewrite(run / "provenance.json", experts={"logmel": experts["logmel"] | {"version": 0, "bands": 31}})
+    inputs = read_json(run / "provenance.json")["inputs"]
+    inputs["experts.logmel"] |= {"version": 0, "bands": 31}
+    rewrite(run / "provenance.json", inputs=inputs)
     message = refused(capsys, "export", run, "--out", tmp_path / "model")
     assert "another bands of the expert logmel" in message

@@ -323,9 +323,9 @@ def of_another_model(run: Path) -> None:
 
 
 def of_another_expert(run: Path) -> None:
-    experts = json.loads((run / "provenance.json").read_text())["experts"]
-    experts["logmel"]["sha256"] = {"weights": "another"}
-    rewrite(run / "provenance.json", experts=experts)
+    inputs = json.loads((run / "provenance.json").read_text())["inputs"]
+    inputs["experts.logmel"]["sha256"] = {"weights": "another"}
+    rewrite(run / "provenance.json", inputs=inputs)
 
 
 RUN, TRAIN = "run {recipe} --out {run}", "run {recipe} --out {run} --until training"

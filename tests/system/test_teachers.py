@@ -136,7 +136,7 @@ def test_run_and_exported_model_can_both_be_teachers(
     assert heard is not None
     assert [one.id for one in heard] == development, "the teachers' clips are the same, and named once"
     noted = json.loads((tmp_path / "both/provenance.json").read_text())
-    assert noted["teachers"].keys() == {"run", "exported"}
+    assert noted["inputs"].keys() >= {"teachers.run", "teachers.exported"}
     shutil.rmtree(tmp_path / "both/finetune")
     (tmp_path / "both/result.json").unlink()
     (tmp_path / "model/model.safetensors").write_bytes(b"another")
@@ -373,7 +373,7 @@ def test_teacher_from_an_embeddings_file_gives_the_results_of_its_model(
     for mine, other in zip(found["model"], found["embeddings"], strict=True):
         assert mine == pytest.approx(other, abs=1e-4)
     noted = json.loads((tmp_path / "embeddings/provenance.json").read_text())
-    assert noted["teachers"]["other"].keys() == {"e.npz"}
+    assert noted["inputs"]["teachers.other"].keys() == {"e.npz"}
 
 
 def test_incomplete_embeddings_files_are_refused(
