@@ -35,7 +35,7 @@ from system.models.embeddings import Embedded, Embeddings
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, join_embeddings, require_readable
-from system.ranking.embedding import embed_pool, embed_texts, vectors
+from system.ranking.embedding import embed_clips, embed_texts, vectors
 from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
 from system.runs.open import Trained, open_trained
@@ -70,7 +70,6 @@ class Pool:
     clips: Sequence[Clip]
     embedded: Embeddings
     skipped: Mapping[str, str] = field(default_factory=dict)  # why a file is left out, by its path
-    norms: Mapping[str, np.ndarray] = field(default_factory=dict)  # (C,) by each of several averaged experts
 
     @cached_property
     def order(self) -> ClipOrder:
@@ -171,17 +170,17 @@ class Retriever:
             features = self._features or self._frames(clips)
             broken = features.broken
             readable = require_readable([clip for clip in clips if clip.id in features.keys], broken)
-            embedded, norms = embed_pool(self.model, readable, features)
+            embedded = embed_clips(self.model, readable, features)
         else:
             found = embed_cached(self.model, settings, clips, self._banks, self.cache, strict)
-            broken, norms = found.broken, {}
+            broken = found.broken
             readable = require_readable(clips, broken)
             embedded = join_embeddings(found, readable, settings, self.model.device)
         skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken} | dict(others or {})
         if not self._features:
             used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")
             log.info("using %s; skipped %s that cannot be read or are not audio", used, left_out)
-        return Pool(clips=readable, embedded=embedded, skipped=skipped, norms=norms)
+        return Pool(clips=readable, embedded=embedded, skipped=skipped)
 
     def scores(self, texts: Sequence[str], pool: Pool) -> np.ndarray:
         """Score all texts against all clips: (N, C) float32, higher is better."""

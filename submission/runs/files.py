@@ -15,18 +15,10 @@ from data_tools.tables import read_table, write_table
 from submission.errors import SubmissionError
 
 
-def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, np.ndarray]) -> None:
-    """Write the table of a run's ranked clips.
-
-    Args:
-        norms: (C,) norms of each expert's embeddings of the clips.
-    """
-    header = ["clip", "path", "seconds", *(f"norm {name}" for name in norms)]
-    rows = []
-    for number, clip in enumerate(clips):
-        seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
-        rows.append([clip.id, clip.path, seconds, *(f"{values[number]:.6g}" for values in norms.values())])
-    write_table(path, header, rows)
+def write_clips(path: Path, clips: Sequence[Clip]) -> None:
+    """Write the table of a run's ranked clips."""
+    rows = [[clip.id, clip.path, "" if clip.seconds is None else f"{clip.seconds:.3f}"] for clip in clips]
+    write_table(path, ["clip", "path", "seconds"], rows)
 
 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> list[dict[str, str]]:

@@ -220,13 +220,13 @@ def _write_scores(
             "rank entry %s: the model knows no word of %s, first %r; all clips have the same score for these, and are "
             "ordered by name; reword them", name, counted(len(unknown), "query"), unknown[0],
         )  # fmt: skip
-    matrix, origin, norms = entry.scores(ranked, ranking)
+    matrix, origin = entry.scores(ranked, ranking)
     matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
     write_scores(run.scores_file(name), matrix)
     if has_csv:
         write_csv(matrix, run.csv_file(name), edition)
     if not blind_entry(ranking.recipe, name):
-        write_clips(run.clips_file(name), ranked.clips, norms)
+        write_clips(run.clips_file(name), ranked.clips)
     return matrix, origin
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,13 +23,6 @@ CLIPS_PER_BATCH = 64
 SECONDS_PER_BATCH = 64 * 30  # of audio, with every clip padded to the longest of the batch
 
 
-class EmbeddedPool(NamedTuple):
-    """Embeddings of clips, in the order of the clips."""
-
-    clips: Embeddings  # (C, D), or series of frames
-    norms: dict[str, np.ndarray]  # (C,) by expert: its weight in the average of several experts; empty without
-
-
 @contextmanager
 def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
     """Turn off a model's dropout and gradients for a block."""
@@ -43,15 +35,10 @@ def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
         model.train(was_training)
 
 
-def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
-    """Embed clips in one pass, so that the result is always the same."""
+def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
+    """Embed clips in their order, in one pass, so that the result is always the same."""
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         return _embed(model, clips, features, bar)
-
-
-def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips, in their order."""
-    return embed_pool(model, clips, features).clips
 
 
 def embed_in_blocks(
@@ -62,29 +49,26 @@ def embed_in_blocks(
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         for start in range(0, len(by_length), size):
             block = by_length[start : start + size]
-            yield block, _embed(model, block, features, bar).clips
+            yield block, _embed(model, block, features, bar)
 
 
-def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Progress) -> EmbeddedPool:
+def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Progress) -> Embeddings:
     """Embed clips in batches of similar length; padding changes no embedding."""
     lengths = _frame_counts(clips, features)
     order = np.argsort(lengths, kind="stable")
     groups = [order[part] for part in _batch_slices(lengths[order], [clips[n].seconds or 0.0 for n in order])]
     found: list[torch.Tensor] = [torch.empty(0)] * len(clips)
-    norms: dict[str, np.ndarray] = {}
     batches = _read_ahead([[clips[number] for number in group] for group in groups], features)
     with _evaluation_mode(model):
         for group, batch in zip(groups, batches, strict=True):
-            embedded, vectors = model.audio.embed_with_experts(batch.to(model.device).audio)
+            embedded = model.audio(batch.to(model.device).audio)
             for number, one in zip(group, _rows(embedded), strict=True):
                 found[number] = one
-            for name, values in vectors.items():
-                norms.setdefault(name, np.empty(len(clips), np.float32))[group] = values.norm(dim=1).cpu().numpy()
             bar.advance(embedded.size)
         if embedded.lengths is None:
-            return EmbeddedPool(Embedded(torch.stack(found)), norms)
+            return Embedded(torch.stack(found))
         sizes = torch.tensor([len(one) for one in found], device=embedded.lengths.device)
-        return EmbeddedPool(Ragged(torch.cat(found), sizes), norms)
+        return Ragged(torch.cat(found), sizes)
 
 
 def _rows(embedded: Embedded) -> Sequence[torch.Tensor]:

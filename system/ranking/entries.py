@@ -43,7 +43,6 @@ class Scores(NamedTuple):
 
     matrix: ScoreMatrix
     origin: str  # such as "last checkpoint of train"
-    norms: Mapping[str, np.ndarray] = {}  # (C,) of the clips' embeddings by each of several experts
 
 
 class Ranking(Protocol):
@@ -127,8 +126,7 @@ class ByOneModel(RankEntry):
     def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
         """Score by the model at the entry's checkpoint."""
         retriever = ranking.retriever(self.stage, self.checkpoint, ranked.features)
-        pool = retriever.open(ranked.clips)
-        return Scores(retriever.matrix(ranked.queries, pool), retriever.facts.checkpoint, pool.norms)
+        return Scores(retriever.matrix(ranked.queries, retriever.open(ranked.clips)), retriever.facts.checkpoint)
 
 
 class RankByCheckpoint(ByOneModel):
@@ -278,25 +276,25 @@ class RankHubCorrected(RankEntry):
         candidates, of_validation = self.candidates(), ranking.source(self.validation)
         key = json.dumps([inner.stage, inner.checkpoint, self.bank, self.validation, list(candidates)])
         if key not in ranking.chosen:
-            matrix, of_bank, _ = self._with_bank(inner, bank, of_validation, ranking)
+            matrix, of_bank = self._with_bank(inner, bank, of_validation, ranking)
             ranking.chosen[key] = precision_by_correction(
                 matrix.values, of_bank, matrix.relevant_columns(), matrix.file_names, list(candidates.values())
             )
         table = ranking.chosen[key]
         best = max(candidates, key=table.__getitem__)  # of equal values the first
-        matrix, of_bank, norms = self._with_bank(inner, bank, ranked, ranking)
+        matrix, of_bank = self._with_bank(inner, bank, ranked, ranking)
         facts = {"of": self.of, "correction": best, "bank": self.bank, "bank queries": len(bank), VALIDATED: table}
         values = correct_for_hubs(matrix.values, of_bank, candidates[best])
         matrix = replace(matrix, values=values, facts={**matrix.facts, FACTS: facts})
-        return Scores(matrix, f"{matrix.facts['checkpoint']}, hub correction {best}", norms)
+        return Scores(matrix, f"{matrix.facts['checkpoint']}, hub correction {best}")
 
     def _with_bank(
         self, inner: ByOneModel, bank: Sequence[str], ranked: RankedSet, ranking: Ranking
-    ) -> tuple[ScoreMatrix, np.ndarray, Mapping[str, np.ndarray]]:
+    ) -> tuple[ScoreMatrix, np.ndarray]:
         """Score queries, and the bank (B, C), against clips by the earlier entry's model."""
         retriever = ranking.retriever(inner.stage, inner.checkpoint, ranked.features)
         pool = retriever.open(ranked.clips)
-        return retriever.matrix(ranked.queries, pool), retriever.scores(bank, pool), pool.norms
+        return retriever.matrix(ranked.queries, pool), retriever.scores(bank, pool)
 
 
 class RankMoments(ByOneModel):

@@ -5,25 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import awkward
-import numpy as np
 import pytest
 import tiny
 import torch
 import torch.nn.functional as F
 
-from data_tools.manifest import read_manifest
 from submission.runs.reading import read_result
 from system.__main__ import main
 from system.experiments.summary import format_result
-from system.features.extract import build_features
 from system.models import embeddings
 from system.models.audio import Segments
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
-from system.ranking.embedding import embed_pool
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
-from system.runs.open import open_trained
 
 NETWORK: dict[str, Any] = {"kind": "passt", "network": "s16", "segment_seconds": 10, "output": "clip"}
 PASST = {"kind": "segments", "network": NETWORK | {"weights": "x.pt"}, "trainable": True, "max_seconds": 30}
@@ -70,17 +65,6 @@ def test_series_are_padded_in_blocks_that_stay_within_the_limit_of_padded_values
         parts = list(clips.padded_parts())
         assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2, 3]
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
-
-
-def test_norms_of_expert_embeddings_are_in_clip_order(unbroken: Path, world: Path) -> None:
-    trained = open_trained(unbroken)
-    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
-    clips = [clips[n] for n in np.argsort(np.argsort(awkward.LENGTHS)).tolist()]  # 0.9, 0.6, 0.7 and 0.8 s
-    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
-    together = embed_pool(trained.model, clips, features).norms["logmel"]
-    alone = [float(embed_pool(trained.model, [clip], features).norms["logmel"][0]) for clip in clips]
-    assert together.tolist() == pytest.approx(alone, rel=1e-4)
-    assert len({round(norm, 4) for norm in alone}) == 4
 
 
 def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroken: Path) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tiny
+import torch
 
 from data_tools.manifest import caption_queries, read_manifest, write_manifest
 from submission.__main__ import main as submission
@@ -22,7 +22,7 @@ from system.experiments.summary import describe_data, report
 from system.features.extract import Features, build_features
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.batch import Series
-from system.ranking.embedding import embed_clips, embed_pool
+from system.ranking.embedding import embed_clips
 from system.recipe.data import Data
 from system.recipe.load import load_recipe
 from system.retriever import Retriever
@@ -62,28 +62,15 @@ def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path,
     }
 
 
-def test_norms_of_expert_embeddings_match_those_of_single_clips(unbroken: Path, world: Path) -> None:
-    """Clips of different lengths, so that batches put them in another order."""
-    trained = open_trained(unbroken)
-    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:7]
-    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
-    norms = embed_pool(trained.model, clips, features).norms
-    alone = [float(embed_clips(trained.model, [clip], features).values.norm()) for clip in clips]
-    assert norms["logmel"].tolist() == pytest.approx(alone, rel=1e-4)  # of one expert, the mean is its own embedding
-    assert len({round(norm, 3) for norm in alone}) == 7
-
-
-def test_clips_csv_lists_paths_and_norms(unbroken: Path, tmp_path: Path, world: Path) -> None:
+def test_clips_csv_lists_paths_and_lengths(unbroken: Path, tmp_path: Path, world: Path) -> None:
     with (unbroken / "scores/evaluation.clips.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["clip"] for row in rows] == read_scores(unbroken / "scores/evaluation.npy").clip_ids
-    assert all(Path(row["path"]).is_file() and float(row["norm logmel"]) > 0 for row in rows)
+    assert all(Path(row["path"]).is_file() for row in rows)
     assert rows[3]["seconds"] == "0.900"
-    clips = [replace(clip, seconds=None) for clip in read_manifest(world)[:2]]
-    write_clips(tmp_path / "clips.csv", clips, {"a": np.array([1.0, 2.5]), "b": np.array([0.25, 3])})
+    write_clips(tmp_path / "clips.csv", [replace(clip, seconds=None) for clip in read_manifest(world)[:2]])
     with (tmp_path / "clips.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["seconds"], row["norm a"], row["norm b"]) for row in rows] == [("", "1", "0.25"), ("", "2.5", "3")]
+        assert [row["seconds"] for row in csv.DictReader(file)] == ["", ""]
 
 
 def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken: Path, tmp_path: Path) -> None:
@@ -106,15 +93,15 @@ def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken:
     assert submission(["report", str(folder)]) == 0
 
 
-def test_norms_of_expert_embeddings_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
+def test_embeddings_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
     """An order by length that is not its own inverse: of three clips, each goes to the place of the next."""
     trained = open_trained(unbroken)
     pool = sorted((clip for clip in read_manifest(world) if clip.split == "evaluation"), key=lambda clip: clip.seconds)
     clips = [pool[9], pool[18], pool[0]]
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
-    norms = embed_pool(trained.model, clips, features).norms["logmel"].tolist()
-    alone = [float(embed_clips(trained.model, [clip], features).values.norm()) for clip in clips]
-    assert norms == pytest.approx(alone, rel=1e-4)
+    together = embed_clips(trained.model, clips, features).values
+    alone = torch.cat([embed_clips(trained.model, [clip], features).values for clip in clips])
+    assert torch.allclose(together, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_score_matrix_leaves_out_clips_without_frames(unbroken: Path, world: Path) -> None:
@@ -147,14 +134,14 @@ def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: P
 def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
     tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once untrained and once a checkpoint: scores and norms of experts come of one pass, a mean of the files."""
+    """Once untrained and once a checkpoint: scores come of one pass, a mean of the files."""
     content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1))
     one = content["rank"]["evaluation"]
     content["rank"] = {name: one | {"checkpoint": name} for name in ("loss", "m1", "m2")}
     content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
     path = tiny.write_recipe(tmp_path / "four.yaml", content)
     embedded: list[int] = []
-    heads, rank = ExpertHeadsEncoder.embed_with_experts, run.remove_stale
+    heads, rank = ExpertHeadsEncoder.forward, run.remove_stale
 
     def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
         embedded.append(len(audio["logmel"].lengths))
@@ -164,13 +151,11 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
         embedded.clear()
         return rank(*arguments)
 
-    monkeypatch.setattr(ExpertHeadsEncoder, "embed_with_experts", counting)
+    monkeypatch.setattr(ExpertHeadsEncoder, "forward", counting)
     monkeypatch.setattr(run, "remove_stale", only_ranking)
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
     assert sum(embedded) == 4 * pool
-    with (made.clips_file("m1")).open(newline="") as file:
-        assert all(float(row["norm logmel"]) > 0 for row in csv.DictReader(file))
     assert made.clips_file("mean").read_text().splitlines()[0] == "clip,path,seconds"
 
 

@@ -25,7 +25,7 @@ from system.models.embeddings import Embedded, Ragged
 from system.models.retrieval import RetrievalModel
 from system.models.scores import cosine
 from system.ranking import embedding
-from system.ranking.embedding import embed_clips, embed_pool, embed_texts
+from system.ranking.embedding import embed_clips, embed_texts
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
@@ -217,7 +217,7 @@ def test_series_embedded_from_a_pool_are_unpadded_and_in_clip_order(
 def test_model_is_in_training_mode_again_after_embedding_a_pool(world: Any, training: bool) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).train(training)
-    for embed in (lambda: embed_pool(model, clips[:2], features), lambda: embed_texts(model, ["a tone"])):
+    for embed in (lambda: embed_clips(model, clips[:2], features), lambda: embed_texts(model, ["a tone"])):
         embed()
         assert {layer.training for layer in model.modules()} == {training}
 

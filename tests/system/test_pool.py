@@ -61,13 +61,13 @@ def folder(world: Path, tmp_path: Path) -> Path:
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of clips in every pass of an audio encoder."""
     counts: list[int] = []
-    forward = ExpertHeadsEncoder.embed_with_experts
+    forward = ExpertHeadsEncoder.forward
 
     def counting(self: ExpertHeadsEncoder, audio: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> object:
         counts.append(len(next(iter(audio.values()))[0]))
         return forward(self, audio)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ExpertHeadsEncoder, "embed_with_experts", counting)
+    monkeypatch.setattr(ExpertHeadsEncoder, "forward", counting)
     return counts
 
 
@@ -159,7 +159,7 @@ def test_killed_embedding_resumes_from_the_cache(
     listed = listed._replace(clips=[*listed.clips, *twins])
     expected = embed(trained, listed, tmp_path / "unbroken").values
     assert embedded == [8, 8, 8]
-    forward = ExpertHeadsEncoder.embed_with_experts
+    forward = ExpertHeadsEncoder.forward
 
     def killed(self: ExpertHeadsEncoder, audio: dict[str, Series]) -> object:
         if len(embedded) == 5:
@@ -167,7 +167,7 @@ def test_killed_embedding_resumes_from_the_cache(
         return forward(self, audio)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ExpertHeadsEncoder, "embed_with_experts", killed)
+        patched.setattr(ExpertHeadsEncoder, "forward", killed)
         with pytest.raises(KeyboardInterrupt):
             cached(trained, listed, tmp_path / "again")
     assert embedded == [8] * 5

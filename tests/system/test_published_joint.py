@@ -224,7 +224,7 @@ def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model
     text = refused(capsys, "search", "someone/something", *given, "a dog")
     assert "someone/something" in text
     (tmp_path / "runs").mkdir()
-    assert "resolved.json" in refused(capsys, "search", "runs/mine", *given, "a dog")
+    assert "runs/mine" in refused(capsys, "search", "runs/mine", *given, "a dog")
     assert "sounds" in refused(capsys, "serve", hub_folder("clap"), "--port", 0)
     assert "published" in refused(capsys, "search", hub_folder("clap"), *given, "a dog", "--stage", "train")
     assert "write" in refused(capsys, "search", hub_folder("clap"), *given, "a dog", "--set", "seed=2")

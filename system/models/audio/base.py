@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from system.audio import Expert
@@ -45,13 +44,6 @@ class AudioEncoder(nn.Module, ABC):
 
         Files whose path a setting (`--set`) can replace are left out.
         """
-
-    def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embed clips; return their embeddings, and those of each expert if the embedding is a mean over experts.
-
-        The embeddings by expert are a dict from expert to (B, E); it is empty if the encoder has only one expert.
-        """
-        return self(audio), {}
 
 
 class AudioSettings(EncoderKind):

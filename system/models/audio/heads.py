@@ -138,14 +138,10 @@ class ExpertHeadsEncoder(AudioEncoder):
         self.heads = nn.ModuleDict({f"expert_{name}": ExpertHead(settings, one.dim, out) for name, one in experts})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        return self.embed_with_experts(audio)[0]
+        return Embedded(torch.stack([head(audio[name]) for name, head in self.parts().items()]).mean(0))
 
     def parts(self) -> dict[str, nn.Module]:
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
-
-    def embed_with_experts(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        by_expert = {name: head(audio[name]) for name, head in self.parts().items()}
-        return Embedded(torch.stack(list(by_expert.values())).mean(0)), by_expert
 
 
 class FrameTransformerEncoder(AudioEncoder):
