@@ -123,7 +123,6 @@ class BlindResult(Record):
         checkpoint: Description of the checkpoint.
         scores: File with the score matrix.
         csv: File with the CSV to submit.
-        sha256: Checksum of the names and contents of the ranked clips and queries.
     """
 
     queries: int
@@ -132,7 +131,6 @@ class BlindResult(Record):
     edition: str
     scores: str
     csv: str
-    sha256: str
 
 
 class FittedScore(Record):

@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
@@ -15,50 +14,30 @@ from system.recipe import schema
 from system.retriever import list_clips
 
 
-class BlindSet(NamedTuple):
-    """A blind set, and a checksum of its queries and of the names and contents of its files."""
-
-    ranked: RankedSet
-    sha256: str
-
-
 def blind_entry(recipe: schema.Recipe, name: str) -> RankBlind | None:
     """Return the blind set's entry that a rank entry is, or combines; None for others."""
     ranked = recipe.ranked(name)
     return ranked if isinstance(ranked, RankBlind) else None
 
 
-def blind_checksum(entry: RankBlind) -> str | None:
-    """Return the checksum of a blind set, of the ends of its files; None if a file is missing."""
-    if entry.missing_files:
-        return None
+def blind_checksum(entry: RankBlind) -> str:
+    """Return one checksum of a blind set: of its queries, and of the names and ends of its files."""
     lines = [f"{query.id}\0{query.text}" for query in read_queries(Path(entry.queries))]
-    for clip in list_clips(entry.audio).clips:
-        lines.append(f"{clip.id}\0{quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ''}")
+    lines += [f"{clip.id}\0{quick_checksum(Path(clip.path))}" for clip in list_clips(entry.audio).clips]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def open_blind_sets(recipe: schema.Recipe, names: list[str], device: Device | None) -> dict[str, BlindSet]:
-    """Open the blind sets of rank entries, and compute their missing frames. All clips must be readable."""
-    sets: dict[tuple[str, str], BlindSet] = {}
-    opened = {}
-    for name in names:
-        entry = blind_entry(recipe, name)
-        if entry is None or entry.missing_files:
-            continue
-        key = entry.audio, entry.queries
-        if key not in sets:
-            clips, queries = list_clips(entry.audio).clips, read_queries(Path(entry.queries))
-            experts, ids = recipe.model.audio.experts, {clip.id for clip in clips}
-            features = build_features(clips, experts, Path(recipe.banks), device=device, whole=ids)
-            if broken := [features.broken[clip.id] for clip in clips if clip.id not in features.keys]:
-                raise KitError(
-                    f"blind set {entry.audio}: {counted(len(broken), 'clip')} cannot be read, first {broken[0]}; all "
-                    "clips must be ranked, so repair these, or unpack the set again"
-                )
-            sets[key] = BlindSet(RankedSet(clips, queries, features), blind_checksum(entry) or "")
-        opened[name] = sets[key]
-    return opened
+def open_blind_set(recipe: schema.Recipe, entry: RankBlind, device: Device | None) -> RankedSet:
+    """Open a blind set, and compute its missing frames. All clips must be readable."""
+    clips, queries = list_clips(entry.audio).clips, read_queries(Path(entry.queries))
+    experts, banks = recipe.model.audio.experts, Path(recipe.banks)
+    features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
+    if broken := [features.broken[clip.id] for clip in clips if clip.id not in features.keys]:
+        raise KitError(
+            f"blind set {entry.audio}: {counted(len(broken), 'clip')} cannot be read, first {broken[0]}; all "
+            "clips must be ranked, so repair these, or unpack the set again"
+        )
+    return RankedSet(clips, queries, features)
 
 
 def missing_blind_lines(recipe: schema.Recipe, ranked: set[str]) -> list[str]:

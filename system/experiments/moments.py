@@ -74,7 +74,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
     series = score_recordings(model, list(asked.recordings.values()), moments, data.features)
     located = find_windows([(score, series)], entry.decoding, entry.windows)
     files = {
-        "windows": run.scores_file(name).with_suffix(".windows.jsonl"),
+        "windows": run.windows_file(name),
         "answers": run.csv_file(name).with_suffix(".jsonl"),
         "truth": run.scores_file(name).with_suffix(".truth.jsonl"),
         "frames": run.scores_file(name).with_suffix(".frames.npz"),

@@ -4,7 +4,6 @@ An entry is ranked once results/ENTRY.json is there, with the settings that it d
 """
 
 import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,13 +16,13 @@ from data_tools.errors import KitError
 from data_tools.files import read_json, write_json
 from data_tools.manifest import Clip, caption_queries
 from submission.editions import get_edition
-from submission.formats.csv_files import write_csv
+from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
 from submission.runs.entry import ranked_result
 from submission.runs.files import write_clips
 from submission.runs.record import BlindResult, Record
 from system.batches.loader import Taught
-from system.experiments.blind import BlindSet, blind_checksum, blind_entry
+from system.experiments.blind import blind_checksum, blind_entry
 from system.experiments.moments import rank_moments, require_rankable_moments
 from system.experiments.summary import ceiling_of
 from system.features.extract import Features
@@ -52,7 +51,7 @@ class RunRanking:
     data: Data
     trained: RetrievalModel
     untrained: RetrievalModel
-    blind: Mapping[str, BlindSet]
+    blind: Mapping[str, RankedSet]
     chosen: dict[str, dict[str, float]] = field(default_factory=dict)  # see system.ranking.entries.Ranking
     of_untrained: dict[str, ScoreMatrix] = field(default_factory=dict)  # scores before training, by data source
 
@@ -93,21 +92,15 @@ class RunRanking:
 
 
 def identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
-    """Return all settings that the scores of a rank entry depend on, besides those of training."""
-    chain = _chain(recipe, name)
-    entries = {one: recipe.rank[one] for one in chain}
-    sources = {
-        source
-        for entry in entries.values()
-        for source in (getattr(entry, "data", None), getattr(entry, "fit", None), *entry.other_sources)
-        if source
-    }
-    models = sorted({folder for entry in entries.values() for folder in entry.other_models})
-    return {
-        "entries": {one: entry.model_dump(mode="json") for one, entry in entries.items()},
-        "data": {source: recipe.data[source].model_dump(mode="json") for source in sorted(sources)},
-        "models": {folder: weight_checksums(Path(folder)) for folder in models if Path(folder).exists()},
-    }
+    """Return what the scores of a rank entry depend on besides training, as far as it is on this machine."""
+    entries = {one: recipe.rank[one] for one in _chain(recipe, name)}
+    found: dict[str, Any] = {f"rank.{one}": entry.model_dump(mode="json") for one, entry in entries.items()}
+    for entry in entries.values():
+        found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
+        found |= {folder: weight_checksums(Path(folder)) for folder in entry.other_models if Path(folder).exists()}
+    if (blind := blind_entry(recipe, name)) and not blind.missing_files:
+        found["blind set"] = blind_checksum(blind)
+    return found
 
 
 def _chain(recipe: schema.Recipe, name: str) -> list[str]:
@@ -116,32 +109,17 @@ def _chain(recipe: schema.Recipe, name: str) -> list[str]:
 
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
-    """Return whether a rank entry's result is there and still holds.
-
-    It also does if its blind set or another model is gone.
-    """
-    path = run.entry_file(name)
-    if not all(file.exists() for file in (path, *_output_files(recipe, run, name))):
-        return False
-    noted, now = read_json(path), identity(recipe, name)
+    """Return whether a rank entry's result is there and still holds; what is gone since then is not compared."""
+    entry, path = recipe.rank[name], run.entry_file(name)
+    files = [path, run.scores_file(name)]
+    if isinstance(entry, RankMoments):
+        files = [path, run.windows_file(name), run.csv_file(name).with_suffix(".jsonl")]
+    elif blind_entry(recipe, name) or entry.csv:
+        files.append(run.csv_file(name))
+    noted = read_json(path) if all(file.exists() for file in files) else None
     if not (isinstance(noted, dict) and noted.keys() >= {"identity", "result"}):
         return False
-    before = noted["identity"]
-    now["models"] = before.get("models", {}) | now["models"]  # one that is gone is not compared
-    if before != now:
-        return False
-    entry = blind_entry(recipe, name)
-    checksum = None if entry is None else blind_checksum(entry)
-    return checksum is None or noted["result"].get("sha256") == checksum
-
-
-def _output_files(recipe: schema.Recipe, run: Run, name: str) -> list[Path]:
-    """Return the files that a rank entry writes and others read."""
-    entry = recipe.rank[name]
-    if isinstance(entry, RankMoments):
-        return [run.scores_file(name).with_suffix(".windows.jsonl"), run.csv_file(name).with_suffix(".jsonl")]
-    has_csv = blind_entry(recipe, name) is not None or entry.csv
-    return [run.scores_file(name), *([run.csv_file(name)] if has_csv else [])]
+    return bool(noted["identity"] | identity(recipe, name) == noted["identity"])
 
 
 def waits(recipe: schema.Recipe, name: str) -> bool:
@@ -150,61 +128,43 @@ def waits(recipe: schema.Recipe, name: str) -> bool:
     return entry is not None and bool(entry.missing_files)
 
 
-def remove_stale(recipe: schema.Recipe, run: Run) -> None:
-    """Forget entries that must be ranked again, and delete the files that they will not replace."""
-    names = [path.stem for path in sorted(run.folder.glob("results/*.json"))]
-    stale = [name for name in names if name not in recipe.rank or not is_ranked(recipe, run, name)]
-    if stale:
-        log.warning("the earlier scores of rank entries %s are replaced or removed", ", ".join(stale))
-    for name in stale:
-        run.entry_file(name).unlink()
-        replaced = _output_files(recipe, run, name) if name in recipe.rank else []
-        for path in (*run.folder.glob(f"scores/{name}.*"), *run.folder.glob(f"submission/{name}.*")):
-            if path not in replaced:
-                path.unlink()
-
-
 def rank_entry(name: str, ranking: RunRanking) -> None:
     """Rank an entry, and write its files."""
     recipe, run, entry = ranking.recipe, ranking.run, ranking.recipe.rank[name]
-    for folder in (run.scores_file(name).parent, run.csv_file(name).parent):
-        folder.mkdir(exist_ok=True)
-    result: Record
+    run.forget(name)
+    noted, result = identity(recipe, name), _rank(name, entry, ranking)
+    write_json(run.entry_file(name), {"identity": noted, "result": result.document()})
+
+
+def _rank(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
+    recipe, run = ranking.recipe, ranking.run
     if isinstance(entry, RankMoments):
-        result = rank_moments(
-            name, entry, ranking.data, ranking.retriever(entry.stage, entry.checkpoint, ranking.data.features)
-        )
-    elif blind_entry(recipe, name):
-        if name not in ranking.blind:  # its files were missing when the run started
-            return
-        blind = ranking.blind[name]
-        matrix, origin = _write_scores(name, entry, blind.ranked, ranking, has_csv=True)
-        result = BlindResult(
+        retriever = ranking.retriever(entry.stage, entry.checkpoint, ranking.data.features)
+        return rank_moments(name, entry, ranking.data, retriever)
+    if blind_entry(recipe, name):
+        matrix, origin = _write_scores(name, entry, ranking.blind[name], ranking, has_csv=True)
+        return BlindResult(
             queries=len(matrix),
             clips=len(matrix.clip_ids),
             checkpoint=origin,
             edition=get_edition(entry.edition).name,
             scores=str(run.scores_file(name)),
             csv=str(run.csv_file(name)),
-            sha256=blind.sha256,
         )
-    else:
-        source = recipe.ranked_source(name)
-        matrix, origin = _write_scores(name, entry, ranking.source(source), ranking, entry.csv)
-        ranked = recipe.ranked(name)
-        is_trained = isinstance(ranked, ByOneModel) and ranked.stage is not None
-        result = ranked_result(
-            matrix,
-            get_edition(entry.edition),
-            ranking.before_training(source) if is_trained else None,
-            data=source,
-            checkpoint=origin,
-            ceiling=ceiling_of(recipe.data[source]),
-            also_trained_on=count_trained_clips(run, source, ranking.data, entry.other_models),
-            scores=str(run.scores_file(name)),
-            csv=str(run.csv_file(name)) if entry.csv else None,
-        )
-    write_json(run.entry_file(name), {"identity": identity(recipe, name), "result": result.document()})
+    source, ranked = recipe.ranked_source(name), recipe.ranked(name)
+    matrix, origin = _write_scores(name, entry, ranking.source(source), ranking, entry.csv)
+    is_trained = isinstance(ranked, ByOneModel) and ranked.stage is not None
+    return ranked_result(
+        matrix,
+        get_edition(entry.edition),
+        ranking.before_training(source) if is_trained else None,
+        data=source,
+        checkpoint=origin,
+        ceiling=ceiling_of(recipe.data[source]),
+        also_trained_on=count_trained_clips(run, source, ranking.data, entry.other_models),
+        scores=str(run.scores_file(name)),
+        csv=str(run.csv_file(name)) if entry.csv else None,
+    )
 
 
 def _write_scores(
@@ -230,12 +190,8 @@ def _write_scores(
     return matrix, origin
 
 
-def require_rankable(
-    recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, blind: Mapping[str, BlindSet]
-) -> None:
-    """Rank all entries with scores of zero before the training, so that errors of the ranking are found early."""
-    for name, one in blind.items():
-        _write_zeros(one.ranked, run, recipe.rank[name])
+def require_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run) -> None:
+    """Find errors of the ranking before the training; warn of ranked recordings that are trained on."""
     for name, entry in recipe.scored.items():
         source = recipe.ranked_source(name)
         clips = data.clips[source]
@@ -246,11 +202,12 @@ def require_rankable(
                 f"rank entry {name}: {counted(len(broken), 'clip')} of data source {source} cannot be read, first "
                 f"{data.features.broken[broken[0]]}{cure}"
             )
-        ranked = RankedSet(clips, caption_queries(clips), data.features)
+        queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):
-            require_known_words(model, ranked.queries)
+            require_known_words(model, queries)
         if entry.csv:
-            _write_zeros(ranked, run, entry)
+            labels = matrix_labels(clips, queries, {})
+            csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))
     require_rankable_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := count_trained_clips(run, source, data):
@@ -258,10 +215,3 @@ def require_rankable(
                 "training uses %s of data source %s, which is also ranked, so the metrics of this source are too high; "
                 "remove these recordings from the training data", counted(shared, "recording"), source,
             )  # fmt: skip
-
-
-def _write_zeros(ranked: RankedSet, run: Run, entry: RankEntry) -> None:
-    labels = matrix_labels(ranked.clips, ranked.queries, {})
-    with tempfile.TemporaryDirectory(dir=run.folder) as folder:
-        matrix = matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)])
-        write_csv(matrix, Path(folder) / "zeros.csv", get_edition(entry.edition))

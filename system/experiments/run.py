@@ -13,8 +13,8 @@ from submission.runs.record import RunResult
 from system.audio.base import Device
 from system.compute.device import gpu_of
 from system.compute.processes import first_before_others, is_first, on_first, process_count
-from system.experiments.blind import blind_entry, open_blind_sets
-from system.experiments.ranking import RunRanking, is_ranked, rank_entry, remove_stale, require_rankable, waits
+from system.experiments.blind import blind_entry, open_blind_set
+from system.experiments.ranking import RunRanking, is_ranked, rank_entry, require_rankable, waits
 from system.experiments.summary import describe_data, describe_experts, format_result, parameters_of, weight_licences_of
 from system.models.retrieval import RetrievalModel
 from system.ranking.entries import RankMoments
@@ -67,18 +67,21 @@ def run_recipe(
             make_missing(recipe)
             data = load_data(recipe, device=device)
         model = prepare(loaded, run, data, device)
-        blind = open_blind_sets(recipe, list(recipe.rank), model.device) if is_first() else {}
-        on_first(lambda: require_rankable(recipe, run, data, model, blind))
+        on_first(lambda: require_rankable(recipe, data, model, run))
+        waiting = {name: one for name in recipe.rank if (one := blind_entry(recipe, name)) and not one.missing_files}
+        blind = on_first(lambda: {name: open_blind_set(recipe, one, model.device) for name, one in waiting.items()})
         with first_before_others():
             relevance = training_relevance(recipe, data, run.figures / "relevance.svg")
         train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run, profile))
         if is_first() and until == "results":
             run.result.unlink(missing_ok=True)  # its entries change now
             run.adopt(loaded)
-            remove_stale(recipe, run)
+            for name in run.ranked_entries() - recipe.rank.keys():
+                log.warning("removing the files of rank entry %s, which the recipe no longer has", name)
+                run.forget(name)
             ranking = RunRanking(recipe, run, data, model, build_initial_model(recipe, run, model.device), blind)
             for name in recipe.rank:
-                if not is_ranked(recipe, run, name):
+                if not (waits(recipe, name) or is_ranked(recipe, run, name)):
                     rank_entry(name, ranking)
             _write_result(recipe, run, data, model, round(time.monotonic() - began, 1))
     return run
@@ -126,7 +129,7 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
 def _write_result(recipe: Recipe, run: Run, data: Data, model: RetrievalModel, seconds: float) -> None:
     """Write plots of metrics, and result.json, which marks the run as finished. seconds: Duration of this process."""
     draw_run(run)
-    results = {name: read_json(run.entry_file(name))["result"] for name in recipe.rank if run.entry_file(name).exists()}
+    results = {name: read_json(run.entry_file(name))["result"] for name in recipe.rank if name in run.ranked_entries()}
     blind = {name for name in results if blind_entry(recipe, name)}
     moments = {name for name in results if isinstance(recipe.rank[name], RankMoments)}
     several = f", {process_count()} processes" if process_count() > 1 else ""

@@ -83,9 +83,10 @@ class RankEntry(Strict):
         return []
 
     @property
-    def other_sources(self) -> list[str]:
-        """Names of the data sources that the scores depend on, besides the ranked one."""
-        return []
+    def sources(self) -> list[str]:
+        """Names of the data sources that the scores depend on."""
+        named = [getattr(self, key, None) for key in ("data", "fit", "validation")]
+        return [name for name in (*named, *getattr(self, "bank", ())) if name]
 
     @property
     def other_models(self) -> list[str]:
@@ -245,11 +246,6 @@ class RankHubCorrected(RankEntry):
     def combined_entries(self) -> list[str]:
         """List with the entry whose scores are corrected."""
         return [self.of]
-
-    @property
-    def other_sources(self) -> list[str]:
-        """Names of the data sources that the scores depend on, besides the ranked one."""
-        return [*self.bank, self.validation]
 
     @property
     def how_scored(self) -> str:

@@ -60,6 +60,22 @@ class Run:
         """Return the path of the file that says that a rank entry is ranked."""
         return self.folder / "results" / f"{name}.json"
 
+    def windows_file(self, name: str) -> Path:
+        """Return the path of the windows that a rank entry has found, with their scores."""
+        return self.folder / "scores" / f"{name}.windows.jsonl"
+
+    def ranked_entries(self) -> set[str]:
+        """Return the names of the rank entries that are ranked."""
+        return {path.stem for path in self.folder.glob("results/*.json")}
+
+    def forget(self, name: str) -> None:
+        """Delete what a rank entry has written, its result first."""
+        self.entry_file(name).unlink(missing_ok=True)
+        for folder in (self.scores_file(name).parent, self.csv_file(name).parent):
+            folder.mkdir(exist_ok=True)
+            for path in folder.glob(f"{name}.*"):
+                path.unlink()
+
     def read_provenance(self) -> Provenance:
         """Read provenance.json."""
         return read_provenance(self.folder)

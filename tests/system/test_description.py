@@ -141,7 +141,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
     content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
     path = tiny.write_recipe(tmp_path / "four.yaml", content)
     embedded: list[int] = []
-    heads, rank = ExpertHeadsEncoder.forward, run.remove_stale
+    heads, rank = ExpertHeadsEncoder.forward, run.RunRanking
 
     def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
         embedded.append(len(audio["logmel"].lengths))
@@ -152,7 +152,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
         return rank(*arguments)
 
     monkeypatch.setattr(ExpertHeadsEncoder, "forward", counting)
-    monkeypatch.setattr(run, "remove_stale", only_ranking)
+    monkeypatch.setattr(run, "RunRanking", only_ranking)
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
     assert sum(embedded) == 4 * pool
