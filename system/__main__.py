@@ -27,8 +27,8 @@ Recipe = Annotated[Path, typer.Argument(help="A recipe, or a study (.study.yaml)
 Model = Annotated[
     Path,
     typer.Argument(
-        help="Folder of a run or an exported model, a recipe without stages, or the Hugging Face name or folder of "
-        "CLAP, PE-AV or PE-A-Frame."
+        help="RUN or RUN:ENTRY (the checkpoint of a rank entry), an exported model, a recipe without stages, or the "
+        "Hugging Face name or folder of CLAP, PE-AV or PE-A-Frame."
     ),
 ]
 Audio = Annotated[Path, typer.Argument(help="The clips: a folder with its subfolders, or a manifest (.jsonl).")]
@@ -39,8 +39,6 @@ Changes = Annotated[
 Runs = Annotated[Path, typer.Option(help="Folder of all runs.")]
 Out = Annotated[Path, typer.Option(help="The file or folder to write.")]
 Split = Annotated[str | None, typer.Option(help="For a manifest: use only the clips of this split.")]
-Stage = Annotated[str | None, typer.Option(help="For a run: a checkpoint of this stage; default: as it ranks.")]
-Checkpoint = Annotated[str | None, typer.Option(help="For a run: last, or the metric whose best is used.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1 (the second GPU), mps or cpu; default: cuda, else cpu.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder for stored embeddings; default: ~/.cache/lbar-kit.")]
 Unknown = Annotated[bool, typer.Option("--allow-unknown", help="Accept queries without any word that it knows.")]
@@ -161,8 +159,6 @@ def rank(
     split: Split = None,
     top: Annotated[int | None, typer.Option(min=1, metavar="K", help="Only each query's K best clips.")] = None,
     allow_unknown: Unknown = False,
-    stage: Stage = None,
-    checkpoint: Checkpoint = None,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
@@ -171,10 +167,7 @@ def rank(
     from system.experiments.rank import rank_files
     from system.retriever import load_model
 
-    rank_files(
-        lambda: load_model(model, stage, checkpoint, device, cache, changes),
-        audio, queries, split, out, top, allow_unknown,
-    )  # fmt: skip
+    rank_files(lambda: load_model(model, device, cache, changes), audio, queries, split, out, top, allow_unknown)
 
 
 @app.command()
@@ -188,41 +181,32 @@ def locate(
     fit: Annotated[
         str | None, typer.Option(metavar="SPLIT", help="Fit scores to windows of this split; for models of clips.")
     ] = None,
-    by: Annotated[
-        Literal["overlap", "thresholds"] | None,
-        typer.Option(help="By the probability of an IoU of 0.7, or by frames; default: overlap, but PE-A-Frame's own."),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(min=0.001, max=0.999, help="Least probability of a frame, by thresholds.")
-    ] = None,
+    decode: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="How windows are chosen, where it differs from the model's recipe: by (overlap or thresholds), "
+            "threshold, round_to, heard, mean_edges; repeat.",
+        ),
+    ] = [],
     piece: Annotated[float, typer.Option(min=0.01, max=3600, help="For models of clips: seconds of a piece.")] = 10,
     hop: Annotated[
         float, typer.Option(min=0.01, max=3600, help="For models of clips: seconds from a piece to the next.")
     ] = 1,
-    round_to: Annotated[
-        float | None, typer.Option(min=0, max=3600, help="Round edges to multiples of these seconds; 0: not.")
-    ] = None,
-    heard: Annotated[
-        float | None, typer.Option(min=0, max=0.999999, help="Least probability that a query is heard; 0: any.")
-    ] = None,
-    mean_edges: Annotated[bool | None, typer.Option(help="Edges are means of those of similar windows.")] = None,
     allow_unknown: Unknown = False,
-    stage: Stage = None,
-    checkpoint: Checkpoint = None,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
 ) -> None:
     """Find the times of queries in long recordings."""
-    from system.experiments.locate import Options, locate_files
+    from system.experiments.locate import locate_files
     from system.ranking.windows import Sliding
     from system.retriever import load_model
 
     locate_files(
         [model, *also],
-        lambda one: load_model(one, stage, checkpoint, device, cache, changes),
-        audio, moments, split, fit, out, Sliding(piece, hop),
-        Options(by, threshold, round_to, heard, mean_edges), allow_unknown,
+        lambda one: load_model(one, device, cache, changes),
+        audio, moments, split, fit, out, Sliding(piece, hop), decode, allow_unknown,
     )  # fmt: skip
 
 
@@ -234,8 +218,6 @@ def search(
     split: Split = None,
     top: Annotated[int, typer.Option(min=1, help="Clips to print for a query.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    stage: Stage = None,
-    checkpoint: Checkpoint = None,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
@@ -247,7 +229,7 @@ def search(
     if not all(text.strip() for text in queries):
         raise KitError("a query is empty; describe a sound, or leave it out")
     listed = list_clips(audio, split)
-    retriever = load_model(model, stage, checkpoint, device, cache, changes)
+    retriever = load_model(model, device, cache, changes)
     if not print_found(retriever, retriever.open(*listed), queries, top, as_json):
         raise typer.Exit(1)
 
@@ -255,11 +237,9 @@ def search(
 @app.command("serve")
 def serve_page(
     model: Model,
-    audio: Annotated[Path | None, typer.Argument(help="The clips; default: those that the recipe ranks.")] = None,
+    audio: Audio,
     split: Split = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses any free port.")] = 8020,
-    stage: Stage = None,
-    checkpoint: Checkpoint = None,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
@@ -269,10 +249,9 @@ def serve_page(
     from system.serve.server import Search, bind, serve
 
     with bind(port) as listener:  # a taken port is reported before anything is computed
-        listed = list_clips(audio, split) if audio else None
-        retriever = load_model(model, stage, checkpoint, device, cache, changes)
-        pool = retriever.open(*(listed or retriever.own_clips(split)))
-        serve(Search(retriever, pool, audio, split), listener)
+        listed = list_clips(audio, split)
+        retriever = load_model(model, device, cache, changes)
+        serve(Search(retriever, retriever.open(*listed), audio, split), listener)
 
 
 @app.command()
@@ -282,8 +261,6 @@ def embed(
     out: Annotated[Path, typer.Option(help="The file to write (.npz).")],
     raw: Annotated[bool, typer.Option("--raw", help="Unscaled vectors; default: unit length.")] = False,
     split: Split = None,
-    stage: Stage = None,
-    checkpoint: Checkpoint = None,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
@@ -295,21 +272,19 @@ def embed(
     if out.suffix != ".npz":
         raise KitError(f"--out {out}: must end in .npz")
     listed = list_clips(audio, split)
-    retriever = load_model(model, stage, checkpoint, device, cache, changes)
+    retriever = load_model(model, device, cache, changes)
     write_embeddings(retriever, listed, out, normalize=not raw)
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or RUN:ENTRY.")],
     out: Annotated[Path, typer.Option(help="New or empty folder of the exported model.")],
-    stage: Stage = None,
-    checkpoint: Checkpoint = None,
 ) -> None:
     """Write a trained model as one folder for another machine."""
     from system.runs.export import export_run
 
-    export_run(run, stage, checkpoint, out)
+    export_run(run, out)
     print(f"exported: {out}")
 
 

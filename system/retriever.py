@@ -235,7 +235,7 @@ class Retriever:
             numbers = {key: torch.tensor(value) for key, value in self.facts.fitted if value is not None}
             score.load_state_dict(score.state_dict() | numbers)
         elif entry is not None and entry.fit is not None:
-            hint = "open the finished run without --stage and --checkpoint, or rank this entry again"
+            hint = "open the finished run by its first entry, or rank this entry again"
             log.warning("moments are fitted to %s, but the opened model is not; %s", entry.fit, hint)
         if entry is not None:
             return WindowSettings(score, entry.windows, entry.decoding)
@@ -268,18 +268,6 @@ class Retriever:
     def cache(self) -> Path:
         """Folder of cached embeddings."""
         return cache_folder(self._cache)
-
-    def own_clips(self, split: str | None = None) -> Listed:
-        """List the clips that the recipe's first rank entry ranks; `split`: another split of their manifest."""
-        name = next(iter(self.recipe.scored or self.recipe.rank_moments), None)
-        if name is None:
-            raise KitError(
-                f"{self.folder} has no rank entry, so its clips are unknown; name a folder of sounds after it"
-            )
-        source = self.recipe.data[self.recipe.ranked_source(name)]
-        if not Path(source.manifest).exists():
-            raise KitError(f"the manifest {source.manifest} of {self.folder} is missing; name the clips after it")
-        return list_clips(source.manifest, split or source.split)
 
 
 def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Listed:
@@ -323,26 +311,23 @@ def _to_texts(texts: Texts) -> list[str]:
 @kit_errors
 def load_model(
     name: str | os.PathLike[str],
-    stage: str | None = None,
-    checkpoint: str | None = None,
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     changes: Sequence[str] = (),
 ) -> Retriever:
     """Open a trained or published model.
 
-    It is a run or an exported model by its folder, a recipe without stages, or a hub model by its name or folder.
+    It is a run (RUN, or RUN:ENTRY for the checkpoint of a rank entry), an exported model, a recipe without stages, or a
+    hub model by its name or folder.
 
     Args:
-        stage, checkpoint: Of a run; None: as in its first rank entry by one model.
         device: cuda, cuda:1, mps or cpu; None: CUDA if the machine has a GPU, else the CPU.
         cache: Folder for embeddings of clips; None: lbar-kit in the user's cache directory.
         changes: Changed settings KEY=VALUE; of a trained model only paths.
     """
     folder = cache_folder(Path(cache) if cache else None)
     banks = frame_banks_folder(folder)
-    trained = open_trained(Path(name), stage, checkpoint, changes, device_of(device) if device else None, banks)
-    corrected = [key for key, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]
-    if corrected and not (stage or checkpoint):
+    trained = open_trained(Path(name), None, None, changes, device_of(device) if device else None, banks)
+    if corrected := [key for key, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
         log.warning("without the hub correction of %s, which only the run's own entries have", ", ".join(corrected))
     return Retriever(trained, folder)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
+
+from pydantic import ValidationError
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
 from data_tools.moments import Moment, by_name, inside_recordings, read_moments, write_moments
+from data_tools.settings import fault_of, parse
 from submission.editions import format_metric, get_moments_edition
 from submission.formats.moments import (
     Moments,
@@ -22,6 +25,7 @@ from system.models.scores import MomentScore
 from system.moments.windows import By, Decoding
 from system.ranking.embedding import require_known_words
 from system.ranking.windows import FrameSeries, Located, Sliding, find_windows, fit_score, score_recordings
+from system.recipe.rules import decoding_mistakes
 from system.retriever import Retriever
 
 REPAIR_RECORDINGS = (
@@ -36,16 +40,6 @@ class Asked(NamedTuple):
     recordings: dict[str, Clip]  # by id
 
 
-class Options(NamedTuple):
-    """How windows are selected; None: as in the first run's first rank entry of moments."""
-
-    by: By | None = None  # None: overlap, but a published model's own threshold
-    threshold: float | None = None  # least probability of a frame, by thresholds
-    round_to: float | None = None  # seconds; 0: edges are not rounded
-    heard: float | None = None  # least probability that a query is heard; 0: any
-    mean_edges: bool | None = None  # edges are means of those of similar windows
-
-
 def locate_files(
     models: Sequence[Path],
     open_model: Callable[[Path], Retriever],
@@ -55,12 +49,13 @@ def locate_files(
     fit: str | None,
     out: Path,
     sliding: Sliding,
-    options: Options,
+    decode: Sequence[str] = (),
     allow_unknown: bool = False,
 ) -> None:
     """Find the windows of a file of moments by one model or several, write them, and print their metrics.
 
     Args:
+        decode: Changes of how windows are chosen, such as round_to=1.
         fit: Split with known windows, to which every model's scale, offset and weights of starts and ends are fitted.
     """
     if out.suffix != ".jsonl":
@@ -70,14 +65,12 @@ def locate_files(
         require_other(path, [moments, audio])
     if len({model.resolve() for model in models}) < len(models):
         raise KitError("a model is named twice; name each model once")
-    if len(models) > 1 and (options.by == "thresholds" or options.threshold):
-        raise KitError("several models are combined by overlap; leave out --by and --threshold, or --also")
     asked = read_asked(audio, moments, split)
     known = None if fit is None else _read_for_fit(audio, moments, fit, asked)
     retrievers = [open_model(one) for one in models]
     for retriever in retrievers if not allow_unknown else ():
         require_known_words(retriever.model, [Query(one.id, one.text, None) for one in asked.moments])
-    by, decoding = _settings(retrievers, options, known is not None)
+    by, decoding = _decoding(retrievers, decode, known is not None)
     members = [_member(retriever, asked, known, sliding, by, len(models) == 1) for retriever in retrievers]
     truth, answers = write_windows(out, truth_file, asked, find_windows(members, decoding, by))
     if not truth.is_blind:
@@ -119,23 +112,24 @@ def _read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked
     return known._replace(moments=inside_recordings(known.moments, known.recordings.values()))
 
 
-def _settings(retrievers: Sequence[Retriever], options: Options, is_fitted: bool) -> tuple[By, Decoding]:
-    """Return how windows are selected: by the options, else as the models do it."""
-    if options.threshold and options.by == "overlap":
-        raise KitError("--threshold only works with --by thresholds; leave one of them out")
+def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: bool) -> tuple[By, Decoding]:
+    """Return how windows are chosen: as the first model does it, with changes."""
     own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
-    published = None if own is None or len(retrievers) > 1 else own.score.published_threshold
-    usual = own.decoding if own else Decoding()
-    by: By = options.by or ("thresholds" if options.threshold or published else "overlap")
-    if by == "thresholds" and (options.heard or options.mean_edges):
-        raise KitError("--heard and --mean-edges do not work with --by thresholds; leave them out")
-    return by, Decoding(
-        round_to=usual.round_to if options.round_to is None else options.round_to or None,
-        windows=get_moments_edition().max_windows,
-        threshold=options.threshold or published,
-        heard=usual.heard if options.heard is None else options.heard or None,
-        mean_edges=usual.mean_edges if options.mean_edges is None else options.mean_edges,
-    )
+    given = {key: parse(value).value for key, _, value in (change.partition("=") for change in decode)}
+    by = given.pop("by", own.by if own and len(retrievers) == 1 else "overlap")
+    settings = (own.decoding.model_dump() if own else {}) | {"windows": get_moments_edition().max_windows}
+    settings |= given if by == "thresholds" else {"threshold": None, **given}
+    try:
+        decoding = Decoding.model_validate(settings)
+    except ValidationError as error:
+        raise KitError(f"--decode {' '.join(decode)}: {fault_of(error.errors()[0])}") from None
+    if by not in get_args(By):
+        raise KitError(f"--decode by={by}: must be one of {', '.join(get_args(By))}")
+    if faults := [text for _, text in decoding_mistakes((), by, decoding)]:
+        raise KitError(f"--decode: {faults[0]}")
+    if by == "thresholds" and len(retrievers) > 1:
+        raise KitError("--decode by=thresholds: several models are combined by overlap; leave it out, or --also")
+    return by, decoding
 
 
 def _member(
@@ -155,7 +149,7 @@ def _member(
         if score.published_threshold is not None and not (is_alone and by == "thresholds"):
             raise KitError(
                 f"model {retriever.folder} was published without a way to find windows by overlap; add --fit SPLIT, or "
-                "use it alone with --by thresholds"
+                "use it alone with --decode by=thresholds"
             )
     return score, score_asked(retriever, asked, sliding)[1]
 

@@ -160,7 +160,7 @@ def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
     if entry.kind == "moments":
         for key in ("data", "fit"):
             yield from _has_moments((key,), getattr(entry, key), recipe)
-        yield from _decoding_mistakes(("decoding",), entry.windows, entry.decoding)
+        yield from decoding_mistakes(("decoding",), entry.windows, entry.decoding)
         if not model.score.finds_moments:
             said = f"moments need score moments or boundary_moments, not {model.score.kind}"
             yield (), f"{said}; with this model, find moments with lbar locate"
@@ -217,7 +217,7 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
 def _moment_mistakes(stage: schema.Stage, recipe: schema.Recipe) -> Mistakes:
     monitor, kind = stage.monitor, recipe.model.score.kind
     if monitor.windows and monitor.decoding:
-        yield from _decoding_mistakes(("monitor", "decoding"), monitor.windows, monitor.decoding)
+        yield from decoding_mistakes(("monitor", "decoding"), monitor.windows, monitor.decoding)
     for part, names in (("train", stage.train.data), ("monitor", monitor.data)):
         for i, name in enumerate(names):
             yield from _has_moments((part, "data", i), name, recipe)
@@ -244,10 +244,11 @@ def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
             yield ("teachers", number), f"stage {teacher.stage!r} must come before this stage, which learns from it"
 
 
-def _decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
-    for key in ("heard", "mean_edges") if by == "thresholds" else ():
+def decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
+    """Yield settings of the choice of windows that have no effect."""
+    for key in ("heard", "mean_edges") if by == "thresholds" else ("threshold",):
         if getattr(decoding, key):
-            yield (*at, key), f"{key} has no effect on windows by thresholds; leave it out"
+            yield (*at, key), f"{key} has no effect on windows by {by}; leave it out"
 
 
 def _has_moments(at: Keys, name: str | None, recipe: schema.Recipe) -> Mistakes:

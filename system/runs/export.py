@@ -29,9 +29,9 @@ from system.runs.open import Trained, open_trained
 log = logging.getLogger(__name__)
 
 
-def export_run(run: Path, stage: str | None, checkpoint: str | None, out: Path) -> None:
+def export_run(run: Path, out: Path) -> None:
     """Write the model of a run to a new folder."""
-    trained = open_trained(run, stage, checkpoint, device=torch.device("cpu"))
+    trained = open_trained(run, device=torch.device("cpu"))
     export_model(trained, out)
     if corrected := [name for name, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
         log.warning(

@@ -90,7 +90,8 @@ def open_trained(
 ) -> Trained:
     """Open a model, without a download or a manifest.
 
-    It is a run or an exported model by its folder, a recipe without stages, or a hub model by its name or folder.
+    It is a run (RUN, or RUN:ENTRY for the checkpoint of a rank entry), an exported model, a recipe without stages, or a
+    hub model by its name or folder.
 
     Args:
         stage, checkpoint: Of a run. None: as in its first rank entry by one model, entries of blind sets last.
@@ -99,10 +100,11 @@ def open_trained(
         banks: Folder of frames for a model that is no run.
     """
     device, changes = device or device_of(), list(changes)
+    folder, _, entry = str(name).rpartition(":")
+    if folder and (Path(folder) / "resolved.json").exists():
+        return _open_run(Path(folder), entry, stage, checkpoint, changes, device)
     if (name / "resolved.json").exists():
-        return _open_run(name, stage, checkpoint, changes, device)
-    if stage or checkpoint:
-        raise KitError(f"{name} is exported or published, with one checkpoint; leave out --stage and --checkpoint")
+        return _open_run(name, None, stage, checkpoint, changes, device)
     changed_banks = [as_change("banks", str(banks)), *changes]
     if (name / "model.json").exists():
         return _open_exported(name, changed_banks, device)
@@ -121,15 +123,25 @@ def open_trained(
 
 
 def _open_run(
-    folder: Path, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device
+    folder: Path,
+    entry: str | None,
+    stage: str | None,
+    checkpoint: str | None,
+    changes: list[str],
+    device: torch.device,
 ) -> Trained:
     if not (folder / "vocabulary.json").exists():
         raise KitError(f"{folder} has not been trained yet; {finish_hint(folder)}")
     noted, path = read_provenance(folder), folder / "resolved.json"
     base = folder.resolve() / noted.started_in
     recipe = _load_with_paths(path, changes, base)
-    single = [entry for entry in recipe.rank.values() if isinstance(entry, ByOneModel)]
-    first = min(single, key=lambda entry: isinstance(entry, RankBlind), default=None)
+    single = {name: one for name, one in recipe.rank.items() if isinstance(one, ByOneModel)}
+    if entry and entry not in single:
+        raise KitError(
+            f"{folder} has no rank entry {entry!r} by one model; such entries: {', '.join(single) or 'none'}"
+        )
+    first = min(single.values(), key=lambda one: isinstance(one, RankBlind), default=None)
+    first = single[entry] if entry else first
     stage = stage or (first.stage if first else list(recipe.stages)[-1] if recipe.stages else None)
     if stage is not None and stage not in recipe.stages:
         raise KitError(f"{folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")

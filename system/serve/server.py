@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Search:
     """Searches a pool of clips; for one thread at a time."""
 
-    def __init__(self, retriever: Retriever, pool: Pool, audio: Path | None = None, split: str | None = None) -> None:
+    def __init__(self, retriever: Retriever, pool: Pool, audio: Path, split: str | None = None) -> None:
         """Keep the pool; `audio` and `split` are what it was listed from, to find added files."""
         self.retriever, self.pool = retriever, pool
         self._audio, self._split, self._files = audio, split, _files_in(audio)
@@ -42,7 +42,7 @@ class Search:
     def refresh(self) -> None:
         """Open the pool again if files were added, changed or removed; keep it if no clip is left."""
         files = _files_in(self._audio)
-        if self._audio and files != self._files:
+        if files != self._files:
             self._files, self.pool = files, self.retriever.open(*list_clips(self._audio, self._split))
 
     def find(self, text: str, count: int, offset: int = 0) -> list[Hit]:
@@ -102,9 +102,9 @@ class Search:
         }
 
 
-def _files_in(audio: Path | None) -> set[tuple[str, int, int]]:
+def _files_in(audio: Path) -> set[tuple[str, int, int]]:
     """Return the paths, sizes and times of the files in a folder, or of a manifest."""
-    paths = [] if audio is None else audio.rglob("*") if audio.is_dir() else [audio]
+    paths = audio.rglob("*") if audio.is_dir() else [audio]
     return {(str(path), (status := path.lstat()).st_size, status.st_mtime_ns) for path in paths}
 
 

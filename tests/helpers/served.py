@@ -84,7 +84,7 @@ def searching(
     windows: WindowSettings | None = None,
 ) -> Search:
     """A search of clips whose embeddings are given."""
-    return Search(opened(model, windows), Pool(clips=clips, embedded=embedded))
+    return Search(opened(model, windows), Pool(clips=clips, embedded=embedded), Path(__file__))
 
 
 def clip_of(path: Path, name: str | None = None, captions: Sequence[str] = ()) -> Clip:

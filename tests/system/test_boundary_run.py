@@ -17,7 +17,7 @@ from submission.runs.record import RunResult
 from system.__main__ import main
 from system.check.check import Found, trainable_parameters
 from system.models.scores import Moments
-from system.retriever import load_model
+from system.retriever import list_clips, load_model
 from system.runs.open import open_trained
 from system.serve.server import Search
 
@@ -78,15 +78,15 @@ def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_ex
     for model in (run, tmp_path / "exported"):
         assert main(["locate", str(model), *asked, "--out", str(tmp_path / "w.jsonl")]) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == expected
-    assert main(["locate", str(run), *asked, "--heard", "0", "--out", str(tmp_path / "plain.jsonl")]) == 0
+    assert main(["locate", str(run), *asked, "--decode", "heard=null", "--out", str(tmp_path / "plain.jsonl")]) == 0
     assert (tmp_path / "plain.jsonl").read_bytes() != expected
 
 
 def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
     """Every answer's recording is among the hits, with the windows of the run's file to rounding."""
     model = load_model(run, cache=tmp_path / "cache")
-    pool = model.open(*model.own_clips())
-    search = Search(model, pool)
+    pool = model.open(*list_clips(moments_manifest, "evaluation"))
+    search = Search(model, pool, moments_manifest)
     result = RunResult.model_validate_json((run / "result.json").read_text()).moments["heard"]
     names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}
     moments = {one.id: one for one in tiny_moments.moments_of(moments_manifest)}

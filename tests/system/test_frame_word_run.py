@@ -106,7 +106,7 @@ def test_missing_word_vectors_are_reported_before_any_work(
 def test_search_and_report_accept_models_with_series_of_embeddings(done: Path, world: Path, tmp_path: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     model = load_model(done, cache=tmp_path)
-    search, again = (Search(model, model.open(some)) for some in (clips, clips[::-1]))
+    search, again = (Search(model, model.open(some), Path(__file__)) for some in (clips, clips[::-1]))
     found, other = (one.find(clips[0].captions[0], 3) for one in (search, again))
     assert len(found) == 3
     assert other[0].score == pytest.approx(found[0].score), "equal to the stored score"

@@ -141,7 +141,7 @@ def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen
 def test_validation_map_of_hubness_corrections_matches_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
     """mAP@10 on validation with each correction, from scores of the verb rank; each query has one relevant clip."""
     table = read_scores(run / "scores/corrected.npy").facts["hub correction"]["validation mAP@10"]
-    model = load_model(run, "only", "last", cache=tmp_path)
+    model = load_model(run, cache=tmp_path)
     clips = read_manifest(run.parent / "world/manifest.jsonl")
     pool = model.open([clip for clip in clips if clip.split == "validation"])
     queries = caption_queries(pool.clips)
@@ -220,7 +220,6 @@ def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp
     queries = tmp_path / "bank.csv"
     write_table(queries, ["caption"], [[text] for text in texts])
     ranked = [str(manifest), "--split", "evaluation", "--cache", str(tmp_path / "cache")]
-    checkpoint = ["--stage", "only", "--checkpoint", "last"]
     assert (
         main(
             [
@@ -228,7 +227,6 @@ def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp
                 str(tmp_path / "run"),
                 *ranked,
                 str(queries),
-                *checkpoint,
                 "--out",
                 str(tmp_path / "bank.npy"),
             ]

@@ -353,7 +353,7 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     asked = [str(manifest), str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
     cache, expected = tmp_path / "cache", (run / "scores" / "fitted.windows.jsonl").read_bytes()
-    asked += ["--by", "overlap", "--cache", str(cache)]
+    asked += ["--cache", str(cache)]
     for model in (run, tmp_path / "exported"):
         out = tmp_path / f"{model.name}.jsonl"
         assert main(["locate", str(model), *asked, "--out", str(out)]) == 0
@@ -366,10 +366,25 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
         assert main(again) == 0
         assert out.read_bytes() == expected, "a fit begins with the trained values, whatever was fitted before"
     out = tmp_path / "other.jsonl"
-    assert main(["locate", str(run), *asked, "--checkpoint", "loss", "--out", str(out)]) == 0
+    assert main(["locate", str(run), *asked, "--set", "rank.fitted.checkpoint=loss", "--out", str(out)]) == 0
     assert out.read_bytes() != expected
     caplog.clear()
-    assert main(["locate", str(run), *asked, "--checkpoint", "loss", "--fit", "validation", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "locate",
+                str(run),
+                *asked,
+                "--set",
+                "rank.fitted.checkpoint=loss",
+                "--fit",
+                "validation",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert not [record for record in caplog.records if "this model is not" in record.getMessage()]
     (run / "result.json").unlink()
     assert opened_for_page(run, cache, caplog) == ["moments are fitted to validation, but the opened model is not"]
@@ -379,7 +394,7 @@ def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) 
     """Return the warnings without their hints."""
     caplog.clear()
     opened = load_model(model, cache=cache)
-    opened.search("a deep tone sounds", opened.open(*opened.own_clips()))
+    opened.search("a deep tone sounds", opened.recipe.data["evaluation"].manifest)
     return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelname == "WARNING"]
 
 

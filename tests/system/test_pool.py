@@ -134,7 +134,8 @@ def test_only_new_and_changed_clips_are_embedded_again(
     after = read_scores(tmp_path / "s.npy").values
     assert after[0, 0] != before[0, 0]
     assert np.array_equal(after[0, 1:], before[0, 1:])
-    assert main([*argv["search"], "--stage", "pretrain"]) == 0
+    other = ["--set", "rank.evaluation.stage=pretrain"]
+    assert main([*argv["search"], *other]) == 0
     assert embedded == [3, 1, 3], "another checkpoint embeds otherwise"
     assert main([*argv["search"], "--cache", str(tmp_path / "other")]) == 0
     assert embedded == [3, 1, 3, 3]

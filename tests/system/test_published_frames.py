@@ -46,7 +46,7 @@ def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[flo
 def test_moment_windows_are_runs_of_frames_above_the_threshold(
     long_recording: Path, tmp_path: Path, threshold: str | None
 ) -> None:
-    options = [] if threshold is None else ["--threshold", threshold]
+    options = [] if threshold is None else ["--decode", f"threshold={threshold}"]
     found = ranked_windows(tmp_path, tmp_path / "w.jsonl", *options)
     total = 0
     for text, windows in zip(QUERIES, found, strict=True):
@@ -79,7 +79,7 @@ def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(
     options = ["--split", "test", "--fit", "validation"]
     assert all(len(windows) > 0 for windows in ranked_windows(tmp_path, tmp_path / "w.jsonl", *options))
     named = [tmp_path / "m.jsonl", tmp_path / "moments.jsonl", "--out", tmp_path / "x.jsonl"]
-    text = refused(capsys, "locate", hub_folder("pe_audio_frame"), *named, "--by", "overlap", "--split", "test")
+    text = refused(capsys, "locate", hub_folder("pe_audio_frame"), *named, "--decode", "by=overlap", "--split", "test")
     assert "--fit SPLIT" in text
 
 
@@ -102,6 +102,6 @@ def test_option_threshold_is_refused_with_windows_found_by_overlap(
     long_recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = [tmp_path / "m.jsonl", tmp_path / "moments.jsonl", "--out", tmp_path / "w.jsonl"]
-    options = [*named, "--threshold", "0.5", "--by", "overlap"]
+    options = [*named, "--decode", "threshold=0.5", "--decode", "by=overlap"]
     said = refused(capsys, "locate", hub_folder("pe_audio_frame"), *options)
-    assert "thresholds" in said
+    assert "threshold" in said

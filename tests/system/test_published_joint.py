@@ -225,8 +225,6 @@ def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model
     assert "someone/something" in text
     (tmp_path / "runs").mkdir()
     assert "runs/mine" in refused(capsys, "search", "runs/mine", *given, "a dog")
-    assert "sounds" in refused(capsys, "serve", hub_folder("clap"), "--port", 0)
-    assert "published" in refused(capsys, "search", hub_folder("clap"), *given, "a dog", "--stage", "train")
     assert "write" in refused(capsys, "search", hub_folder("clap"), *given, "a dog", "--set", "seed=2")
 
 

@@ -64,9 +64,6 @@ def test_exported_model_ranks_like_its_run(
     found = ranked_evaluation(elsewhere, world, tmp_path / "scores.npy", recipe.parent / "banks")
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
     assert "empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
-    assert "leave out --stage" in refused(
-        capsys, "rank", elsewhere, world, "--out", tmp_path / "s.npy", "--stage", "finetune"
-    )
 
 
 def test_stage_started_from_an_export_adds_new_words(

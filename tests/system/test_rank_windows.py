@@ -69,13 +69,15 @@ def windows(path: Path) -> list[dict[str, Any]]:
 def test_rank_with_windows_option_matches_the_rank_entry_of_a_moment_run(
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
-    asked = ["--split", "evaluation", "--by", "overlap"]
+    asked = ["--split", "evaluation", "--decode", "by=overlap"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", *asked) == 0
     expected = windows(runs / "own/scores/overlap.windows.jsonl")
     for one, other in zip(windows(tmp_path / "a.jsonl"), expected, strict=True):
         assert (one["qid"], one["vid"]) == (other["qid"], other["vid"])
         np.testing.assert_allclose(one["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-5)
-    assert ranked(manifest, tmp_path / "b.jsonl", runs / "own", "--split", "evaluation", "--by", "thresholds") == 0
+    assert (
+        ranked(manifest, tmp_path / "b.jsonl", runs / "own", "--split", "evaluation", "--decode", "by=thresholds") == 0
+    )
     assert windows(tmp_path / "b.jsonl") == windows(runs / "own/scores/thresholds.windows.jsonl")
 
 
@@ -122,7 +124,7 @@ def test_windows_of_several_models_are_averaged_and_rounded(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "a.jsonl"
-    asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2", "--round-to", "1"]
+    asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2", "--decode", "round_to=1"]
     assert ranked(manifest, out, runs / "own", "--also", runs / "clips", *asked) == 0
     assert re.search(r"R1@0.7 +\d+\.\d\d %  \(95 % ", capsys.readouterr().out)
     assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])
@@ -148,7 +150,7 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
         ("own", ["--split", "evaluation", "--fit", "evaluation"], "evaluation"),
         ("own", ["--fit", "validation"], "validation"),
         ("own", ["--split", "other"], "development"),
-        ("own", ["--also", "clips", "--split", "evaluation", "--by", "thresholds"], "overlap"),
+        ("own", ["--also", "clips", "--split", "evaluation", "--decode", "by=thresholds"], "overlap"),
         ("own", ["--also", "own", "--split", "evaluation"], "model"),
         (
             "own",
@@ -251,7 +253,7 @@ def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_
     manifest: Path, runs: Path, tmp_path: Path
 ) -> None:
     """The frames of an encoder that gives one for each of its expert's."""
-    asked = ["--split", "evaluation", "--fit", "validation", "--by", "overlap"]
+    asked = ["--split", "evaluation", "--fit", "validation"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "words", *asked) == 0
     recipe = load_recipe(runs / "words" / "resolved.json").recipe
     ((_, expert),) = recipe.model.audio.experts.items()
@@ -313,9 +315,10 @@ def test_run_and_export_and_verb_rank_find_the_same_windows_with_decoding_settin
     assert files["overlap"] != files["plain"]
     moments = moments_manifest.parent / "moments.jsonl"
     asked = [moments_manifest, moments, "--split", "evaluation"]
+    plain = ["--decode", "heard=null", "--decode", "mean_edges=false", "--decode", "round_to=null"]
     for model in ("run", "exported"):
         ranking = ["locate", tmp_path / model, *asked, "--out", tmp_path / "w.jsonl"]
         assert main(list(map(str, ranking))) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
-        assert main([*map(str, ranking), "--heard", "0", "--no-mean-edges", "--round-to", "0.0"]) == 0
+        assert main([*map(str, ranking), *plain]) == 0
         assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]

@@ -343,9 +343,11 @@ def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys:
 
 
 def test_mean_takes_the_scores_of_other_runs_and_models(desk: Path) -> None:
-    assert main(["export", "runs/tiny_s3", "--out", "models/one", "--checkpoint", "last"]) == 0
     mean = {"kind": "mean", "edition": 2025, "csv": False}
-    change(last=entry(checkpoint="last", csv=False), mean=mean | {"of": ["evaluation", "models/one"]})
+    change(last=entry(checkpoint="last", csv=False))
+    assert main(["run", "mine.yaml"]) == 0
+    assert main(["export", "runs/tiny_s3:last", "--out", "models/one"]) == 0
+    change(mean=mean | {"of": ["evaluation", "models/one"]})
     assert main(["run", "mine.yaml"]) == 0
     best, last, both = (read_scores(Path(f"runs/tiny_s3/scores/{one}.npy")) for one in ("evaluation", "last", "mean"))
     assert np.allclose(both.values, (best.values + last.values) / 2, atol=1e-6)

@@ -63,10 +63,10 @@ def test_search_scores_and_order_match_hand_values(tmp_path: Path) -> None:
     assert short(search.like("served/test/b.wav", 2, offset=2)) == [(0, ROOT_2), (3, 0.0)]
 
 
-def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, tmp_path: Path) -> None:
+def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, world: Path, tmp_path: Path) -> None:
     """Against the run's score matrix, sorted query by query."""
     model, matrix = load_model(unbroken, cache=tmp_path), read_scores(unbroken / "scores/evaluation.npy")
-    search = Search(model, model.open(*model.own_clips()))
+    search = Search(model, model.open(*list_clips(world, "evaluation")), world)
     assert [clip.id for clip in search.pool.clips] == matrix.clip_ids
     for row, query in enumerate(caption_queries(search.pool.clips)):
         hits = search.find(query.text, 5)
@@ -75,9 +75,6 @@ def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, tmp_path: Pa
 
 
 def test_served_clips_are_those_of_the_requested_split_or_folder(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    model = load_model(unbroken)
-    assert {clip.split for clip in model.own_clips().clips} == {"evaluation"}
-    assert len(model.own_clips("validation").clips) == 16
     assert len(list_clips(world, None).clips) == 88
     assert len(list_clips(world, "validation").clips) == 16
     folder = list_clips(world.parent / "validation", None).clips
@@ -278,12 +275,12 @@ def test_reload_finds_added_and_removed_files(tmp_path: Path, monkeypatch: pytes
 def test_port_that_is_in_use_is_refused(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert str(port) in refused(capsys, "serve", unbroken, "--port", port)
+        assert str(port) in refused(capsys, "serve", unbroken, "audio", "--port", port)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_server(unbroken: Path, root: Path) -> None:
-    with serving(root, unbroken) as (process, port):
+def test_ctrl_c_ends_the_server(unbroken: Path, world: Path, root: Path) -> None:
+    with serving(root, unbroken, world, "--split", "evaluation") as (process, port):
         about = ask(port, "/api/about").json
         assert (about["recipe"], about["run"], about["clips"], about["skipped"]) == ("tiny", "run", 24, 0)
         assert re.fullmatch(r"finetune epoch \d", about["checkpoint"]), "a score is no part of it"
@@ -495,12 +492,12 @@ def test_page_without_audio_has_no_players(browser: Browser, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_page_finds_the_clip_of_a_known_caption(browser: Browser, unbroken: Path, root: Path) -> None:
+def test_page_finds_the_clip_of_a_known_caption(browser: Browser, unbroken: Path, world: Path, root: Path) -> None:
     """A trained run through its own door, and a caption for which it ranks the right clip first."""
     matrix = read_scores(unbroken / "scores/evaluation.npy")
     best = [matrix.clip_ids[column] for column in matrix.values.argmax(axis=1)]
     known = next(row for row, own in enumerate(matrix.relevant) if own == [best[row]])
-    with serving(root, unbroken) as (_, port):
+    with serving(root, unbroken, world, "--split", "evaluation") as (_, port):
         page = browser.page(390)
         page.goto(f"http://127.0.0.1:{port}/")
         names = find(page, matrix.query_texts[known])
