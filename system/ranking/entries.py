@@ -71,6 +71,7 @@ class RankEntry(Strict):
     """Base class of the kinds of rank entries."""
 
     if TYPE_CHECKING:  # keys of most kinds
+        kind: str
         data: str
         edition: EditionKey
         csv: bool

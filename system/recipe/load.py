@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_tools.cli import counted
 from data_tools.errors import DataError, KitError
 from data_tools.files import require_file
 from data_tools.settings import Document, Keys, cut, fault_of, parse
@@ -134,26 +133,14 @@ def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
             yield from ((keys, 0, f"{cut(text)!r}: {problem}") for _, _, problem in value.problems)
             continue
         at, last = child(document.value, *keys[:-1]), keys[-1]
-        if not ((isinstance(at, dict) and isinstance(last, str)) or child(at, last) is not None):
-            yield keys, 0, _no_such_path(document.value, keys)
-            continue
-        at[last] = value.value if text else None
-        document.lines = {key: line for key, line in document.lines.items() if key[: len(keys)] != keys} | {keys: 0}
-
-
-def _no_such_path(value: Any, keys: Keys) -> str:
-    """Say what a recipe has in place of a path that does not exist."""
-    known = next(i for i in range(len(keys)) if child(value, *keys[: i + 1]) is None)
-    at, where = child(value, *keys[:known]), ".".join(map(str, keys[:known])) or "the recipe"
-    if isinstance(at, list):
-        return f"the recipe has no such key; {where} has {counted(len(at), 'entry')}, the first is {where}.0"
-    names = [str(name) for name in at] if isinstance(at, dict) else []
-    if keys[known] in names:
-        return f"the recipe has no such key; {where}.{keys[known]} is null"
-    if close := difflib.get_close_matches(str(keys[known]), names, 1):
-        likely = ".".join(map(str, (*keys[:known], close[0], *keys[known + 1 :])))
-        return f"the recipe has no such key; did you mean {likely}?"
-    return f"the recipe has no such key; {where} has {', '.join(names) or 'no keys'}"
+        if (isinstance(at, dict) and isinstance(last, str)) or child(at, last) is not None:
+            at[last] = value.value if text else None
+            kept = {key: line for key, line in document.lines.items() if key[: len(keys)] != keys}
+            document.lines = kept | {keys: 0}
+        else:
+            known = [".".join(map(str, path)) for path, _ in below(document.value)]
+            close = difflib.get_close_matches(dotted, known, 1)
+            yield keys, 0, f"the recipe has no such key{f'; did you mean {close[0]}?' if close else ''}"
 
 
 def _leave_out_nulls(value: Any) -> None:
@@ -186,25 +173,24 @@ def _without_tags(value: Any, location: Keys) -> Keys:
     return tuple(keys)
 
 
-def _message_of(item: Any, value: Any) -> str:
+def _message_of(item: Any, document: Any) -> str:
     kind, name = item["type"], str(item["loc"][-1]) if item["loc"] else ""
-    if kind == "extra_forbidden":
-        places = [".".join(map(str, keys)) for keys, _ in below(value) if keys and keys[-1] == name]
-        likely = (
-            places if len(item["loc"]) == 1 and len(places) > 1 else difflib.get_close_matches(name, _all_keys(), 1)
-        )
-        others = [one for one in likely if one != name][:3]
-        return "settings of this kind do not have this key; " + (
-            f"did you mean {' or '.join(others)}?" if others else "remove it"
-        )
     if kind == "missing":
         return "this key is missing, but required; add it"
     if kind == "union_tag_invalid":
-        known = re.findall("'([^']*)'", item["ctx"]["expected_tags"])
-        close = difflib.get_close_matches(str(item["ctx"]["tag"]), known, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        return f"unknown kind {cut(repr(item['ctx']['tag']))}; {hint}kinds: {', '.join(known)}"
-    return fault_of(item)
+        known, tag = re.findall("'([^']*)'", item["ctx"]["expected_tags"]), str(item["ctx"]["tag"])
+        return f"unknown kind {cut(repr(tag))}; {_likely(tag, known)}kinds: {', '.join(known)}"
+    if kind != "extra_forbidden":
+        return fault_of(item)
+    places = [".".join(map(str, keys)) for keys, _ in below(document) if len(keys) > 1 and keys[-1] == name]
+    is_top = len(item["loc"]) == 1 and places  # the key stands at other places
+    hint = f"did you mean {' or '.join(places[:3])}?" if is_top else _likely(name, _all_keys())
+    return f"settings of this kind do not have this key; {hint or 'remove it'}".rstrip()
+
+
+def _likely(name: str, known: list[str]) -> str:
+    close = [one for one in difflib.get_close_matches(name, known, 2) if one != name]
+    return f"did you mean {close[0]}? " if close else ""
 
 
 @functools.cache

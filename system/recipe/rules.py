@@ -24,14 +24,17 @@ REFERENCES = {
     "stages.*.train.data.*": ("data", "train on another split"),
     "stages.*.monitor.data.*": ("data", "validate on another split, or set monitor.test_split to acknowledged"),
     "stages.*.start_from.stage": ("earlier stages", ""),
+    "stages.*.losses.*.teachers.*": ("teachers", ""),
     "teachers.*.stage": ("stages", ""),
     "rank.*.stage": ("stages", ""),
     "rank.*.data": ("data", ""),
+    "rank.*.of": ("earlier rank", ""),
+    "rank.*.of.*": ("earlier rank", ""),  # of kind teachers: teachers
     "rank.*.fit": ("data", "fit models to another split"),
     "rank.*.bank.*": ("data", "name a training split"),
     "rank.*.validation": ("data", "name a validation split"),
 }
-NAMES = {"data": "data source", "stages": "stage", "earlier stages": "earlier stage", "teachers": "teacher"}
+COMBINED = {"mean": ("checkpoint", "blind", "teachers", "hub_corrected"), "hub_corrected": ("checkpoint", "blind")}
 RUN_FOLDERS = {"scores", "submission", "results", "figures"}  # a run has these folders, and one per stage
 
 
@@ -59,80 +62,42 @@ def name_mistakes(document: Any) -> Mistakes:
     for name in RUN_FOLDERS & sections["stages"].keys():
         yield ("stages", name), f"every run already has a folder named {name}; give the stage another name"
     for keys, value in below(document):
-        at = (
-            "*" if (i == 1 and keys[0] in sections) or isinstance(key, int) else str(key) for i, key in enumerate(keys)
+        at = ".".join(
+            "*" if isinstance(key, int) or (i == 1 and keys[0] in sections) else str(key) for i, key in enumerate(keys)
         )
-        is_elsewhere = child(document, *keys[:-1], "kind") == "model"  # of another run
-        if (found := REFERENCES.get(".".join(at))) and isinstance(value, str) and not is_elsewhere:
-            yield from _reference(document, sections, keys, value, *found)
-        yield from _checkpoint(sections, keys, value)
-    earlier: dict[str, Any] = {}
+        if at in REFERENCES and isinstance(value, str):
+            yield from _reference(document, sections, keys, value, *REFERENCES[at])
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            yield from (
+                ((*keys, i), f"{one!r} occurs twice; name it once") for i, one in enumerate(value) if one in value[:i]
+            )
+        kind, stage, checkpoint = (child(value, key) for key in ("kind", "stage", "checkpoint"))
+        metrics = child(sections["stages"].get(str(stage)), "monitor", "metrics")
+        if kind != "model" and checkpoint and isinstance(metrics, list) and checkpoint not in ("last", *metrics):
+            yield (*keys, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}; add it to monitor.metrics"
     for name, entry in sections["rank"].items():
-        kind, edition = child(entry, "kind"), child(entry, "edition")
-        if kind in ("mean", "hub_corrected", "teachers"):
-            yield from _combined(("rank", name, "of"), kind, entry.get("of"), earlier, sections)
-        known: Any = MOMENTS if kind == "moments" else EDITIONS
+        known: Any = MOMENTS if child(entry, "kind") == "moments" else EDITIONS
+        edition = child(entry, "edition")
         if edition is not None and str(edition) not in known:
             yield ("rank", name, "edition"), f"edition {edition} is not known; known editions: {', '.join(known)}"
-        earlier[name] = entry
 
 
 def _reference(
     document: Any, sections: dict[str, dict[str, Any]], keys: Keys, value: str, section: str, cure: str
 ) -> Mistakes:
+    kind = child(document, *keys[:2], "kind")
+    if child(document, *keys[:-1], "kind") == "model" or (kind == "mean" and "/" in value):
+        return  # of another run
+    section = "teachers" if kind == "teachers" and section == "earlier rank" else section
     known = list(sections[section.removeprefix("earlier ")])
     if section.startswith("earlier"):
         known = known[: known.index(str(keys[1]))]
-    yield from _known(keys, value, known, NAMES[section])
-    yield from _once(document, keys, value)
-    split = child(sections[section].get(value), "split") if section == "data" else None
+    if value not in known:
+        yield keys, f"no entry {value!r} in {section}; there: {', '.join(known) or 'none'}"
+    split = child(sections["data"].get(value), "split")
     is_acknowledged = keys[2] == "monitor" and child(document, *keys[:3], "test_split") == "acknowledged"
     if cure and isinstance(split, str) and split in TEST_SPLITS and not is_acknowledged:
         yield keys, f"{value!r} is a test split ({split}); {cure}"
-
-
-def _known(keys: Keys, value: str, known: list[str], what: str) -> Mistakes:
-    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
-    if value not in known:
-        yield keys, f"the recipe has no {what} {value!r}; such {plural}: {', '.join(known) or 'none'}"
-
-
-def _once(document: Any, keys: Keys, value: str) -> Mistakes:
-    if isinstance(keys[-1], int) and value in child(document, *keys[:-1])[: keys[-1]]:
-        yield keys, f"{value!r} occurs twice; name it once"
-
-
-def _checkpoint(sections: dict[str, dict[str, Any]], keys: Keys, value: Any) -> Mistakes:
-    """Check that a stage keeps the checkpoint that is named beside it."""
-    stage, checkpoint = child(value, "stage"), child(value, "checkpoint")
-    metrics = child(sections["stages"], stage, "monitor", "metrics") if isinstance(stage, str) else None
-    is_elsewhere = child(value, "kind") == "model"
-    if (
-        isinstance(metrics, list)
-        and isinstance(checkpoint, str)
-        and not is_elsewhere
-        and checkpoint not in ("last", *metrics)
-    ):
-        yield (*keys, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}; add it to monitor.metrics"
-
-
-def _combined(at: Keys, kind: str, of: Any, earlier: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Mistakes:
-    """Check the entries or teachers that a rank entry combines."""
-    usable = {"mean": ("checkpoint", "blind", "teachers", "hub_corrected"), "hub_corrected": ("checkpoint", "blind")}
-    entries = {name: one for name, one in earlier.items() if child(one, "kind") in usable.get(kind, ())}
-    known, what = (sections["teachers"], "teacher") if kind == "teachers" else (entries, "usable earlier rank entry")
-    names = [(i, name) for i, name in enumerate(of if isinstance(of, list) else [of]) if isinstance(name, str)]
-    for i, name in names:
-        keys = (*at, i) if isinstance(of, list) else at
-        if not (kind == "mean" and "/" in name):  # the folder of another run or model
-            yield from _known(keys, name, list(known), what)
-        yield from _once({"of": of}, ("of", *keys[len(at) :]), name)
-    inner = [child(earlier, str(child(entries[name], "of"))) or entries[name] for _, name in names if name in entries]
-    ranked = [[child(entry, key) for key in ("data", "audio", "queries")] for entry in inner]
-    if kind == "mean" and not ranked:
-        yield at, "name at least one earlier entry"
-    if kind == "mean" and any(one != ranked[0] for one in ranked):
-        yield at, "the entries rank different data sources; name entries of one data source"
 
 
 def fit_mistakes(recipe: schema.Recipe) -> Mistakes:
@@ -158,12 +123,22 @@ def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
     if getattr(entry, "stage", "") is None and (part := model.first_unpublished_encoder):
         yield ("stage",), f"stage is null, but model.{part} has layers that must be trained; name a stage"
     if entry.kind == "moments":
-        for key in ("data", "fit"):
-            yield from _has_moments((key,), getattr(entry, key), recipe)
+        yield from _without_moments({"data": entry.data, "fit": entry.fit}, recipe)
         yield from decoding_mistakes(("decoding",), entry.windows, entry.decoding)
         if not model.score.finds_moments:
             said = f"moments need score moments or boundary_moments, not {model.score.kind}"
             yield (), f"{said}; with this model, find moments with lbar locate"
+    if entry.kind not in COMBINED:
+        return
+    usable, combined = COMBINED[entry.kind], entry.combined_entries
+    for name in combined:
+        if recipe.rank[name].kind not in usable:
+            yield ("of",), f"{name} has another kind; entries of these kinds can be used: {', '.join(usable)}"
+            return
+    if not combined:
+        yield ("of",), "name at least one earlier entry"
+    if len({_pool(recipe.ranked(name)) for name in combined}) > 1:
+        yield ("of",), "the entries rank different data sources; name entries of one data source"
     if entry.kind == "hub_corrected":
         ranked = getattr(recipe.rank[entry.of], "data", None)
         is_choice = recipe.data[entry.validation].split == "validation"  # scores there are needed for a blend's weights
@@ -176,12 +151,15 @@ def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
             yield ("validation",), f"a stage trains on {entry.validation!r}; name a validation split"
 
 
+def _pool(entry: Any) -> tuple[str, ...]:
+    """Return what an entry ranks: a data source, or the files of a blind set."""
+    return (entry.audio, entry.queries) if entry.kind == "blind" else (entry.data,)
+
+
 def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mistakes:
     model, monitor, of_moments = recipe.model, stage.monitor, stage.unit == "moment"
-    if stage.unit == "clip" and stage.captions_per_clip is None:
-        yield ("captions_per_clip",), "is missing, but unit clip needs it; set a number, or all"
-    if stage.unit != "clip" and stage.captions_per_clip is not None:
-        yield ("captions_per_clip",), f"only works with unit clip, since a {stage.unit} has one caption; remove it"
+    if (stage.unit == "clip") != (stage.captions_per_clip is not None):
+        yield ("captions_per_clip",), f"is for unit clip, and needed there; unit is {stage.unit}"
     if stage.grad_cache_chunk and stage.grad_cache_chunk >= stage.batch_size:
         yield ("grad_cache_chunk",), f"must be null, or less than batch_size, which is {stage.batch_size}"
     if stage.grad_cache_chunk and not model.embeds_in_chunks:
@@ -193,14 +171,13 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
     allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(Metric)) - schema.OF_WINDOWS
     for i, metric in enumerate(monitor.metrics):
         if metric not in allowed:
-            metrics = ", ".join(sorted(allowed))
-            yield ("monitor", "metrics", i), f"unit {stage.unit} has no metric {metric}; its metrics: {metrics}"
+            yield ("monitor", "metrics", i), f"{metric} is no metric of unit {stage.unit}: {', '.join(sorted(allowed))}"
     for i, term in enumerate(stage.losses):
         yield from ((("losses", i, *keys), text) for keys, text in _loss_mistakes(name, term, recipe))
     yield from _part_mistakes(("optimizer", "lr_by_part"), list(stage.optimizer.lr_by_part), model.trains)
     yield from _part_mistakes(("optimizer", "frozen_start"), list(stage.optimizer.frozen_start), model.trains)
+    stored = [one for one, expert in model.audio.experts.items() if not isinstance(expert, Waveform)]
     if stage.augment is not None and stage.augment.mix is not None:
-        stored = [one for one, expert in model.audio.experts.items() if not isinstance(expert, Waveform)]
         if stored:
             said = f"frames of {', '.join(stored)} are stored, and cannot be mixed"
             yield ("augment", "mix"), f"{said}; remove mix, or use an encoder on waveforms"
@@ -210,36 +187,28 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
         for key in ("windows", "decoding"):
             if getattr(monitor, key) is not None:
                 yield ("monitor", key), f"no metric in monitor.metrics needs windows; leave out {key}"
+    elif monitor.decoding:
+        yield from decoding_mistakes(("monitor", "decoding"), monitor.windows or "overlap", monitor.decoding)
     if of_moments:
-        yield from _moment_mistakes(stage, recipe)
-
-
-def _moment_mistakes(stage: schema.Stage, recipe: schema.Recipe) -> Mistakes:
-    monitor, kind = stage.monitor, recipe.model.score.kind
-    if monitor.windows and monitor.decoding:
-        yield from decoding_mistakes(("monitor", "decoding"), monitor.windows, monitor.decoding)
-    for part, names in (("train", stage.train.data), ("monitor", monitor.data)):
-        for i, name in enumerate(names):
-            yield from _has_moments((part, "data", i), name, recipe)
-    if not recipe.model.score.finds_moments:
-        yield ("unit",), f"moments need the score moments or boundary_moments, not {kind}; change model.score"
-    if stage.augment is not None:
-        yield ("augment",), "augmentation changes clips and captions, but not moments; set augment to null"
+        yield from _without_moments({f"train.data.{i}": one for i, one in enumerate(stage.train.data)}, recipe)
+        yield from _without_moments({f"monitor.data.{i}": one for i, one in enumerate(monitor.data)}, recipe)
+        if not model.score.finds_moments:
+            yield ("unit",), f"moments need the score moments or boundary_moments, not {model.score.kind}"
+        if stage.augment is not None:
+            yield ("augment",), "augmentation changes clips and captions, but not moments; set augment to null"
 
 
 def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
     unit = recipe.stages[stage].unit
-    if term.of_moments and unit != "moment":
-        yield (), f"{term.kind} is a loss for moments; set unit: moment"
-    if unit == "moment" and not term.of_moments:
-        yield (), f"{term.kind} is no loss for moments; use two_state or frame_cross_entropy"
+    if term.of_moments != (unit == "moment"):
+        of_unit = "two_state and frame_cross_entropy are for moments, all others for clips and pairs"
+        yield (), f"{term.kind} does not fit unit {unit}: {of_unit}"
     if term.needs_relevance and recipe.relevance is None:
         yield ("relax",), "`relax` needs CIDEr-D, but the recipe has no section `relevance`; add this section"
     if term.learned_temperature and recipe.model.learned_temperature is None:
         yield ("temperature",), "the temperature is learned, but has no start value; set model.learned_temperature"
     for number, name in enumerate(term.taught_by):
-        yield from _known(("teachers", number), name, list(recipe.teachers), "teacher")
-        teacher, stages = recipe.teachers.get(name), list(recipe.stages)
+        teacher, stages = recipe.teachers[name], list(recipe.stages)
         if isinstance(teacher, schema.StageTeacher) and teacher.stage in stages[stages.index(stage) :]:
             yield ("teachers", number), f"stage {teacher.stage!r} must come before this stage, which learns from it"
 
@@ -251,13 +220,16 @@ def decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
             yield (*at, key), f"{key} has no effect on windows by {by}; leave it out"
 
 
-def _has_moments(at: Keys, name: str | None, recipe: schema.Recipe) -> Mistakes:
-    if name is not None and recipe.data[name].moments is None:
-        yield at, f"data source {name} has no moments; name their file in data.{name}.moments"
+def _without_moments(names: dict[str, str | None], recipe: schema.Recipe) -> Mistakes:
+    """Yield the keys of data sources without a file of moments."""
+    for key, name in names.items():
+        if name is not None and recipe.data[name].moments is None:
+            keys = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+            yield keys, f"data source {name} has no moments; name their file in data.{name}.moments"
 
 
 def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mistakes:
-    """Check parts of the model that a setting names."""
+    """Yield parts that the model does not train or has twice; at `frozen_start`, also if nothing is left to train."""
     for name in names:
         if not trains.get(name):
             parts = ", ".join(part for part, is_trained in trains.items() if is_trained)

@@ -263,7 +263,7 @@ ENTRIES = ("corrected", "evaluation")
         ({"bank": ["evaluation"]}, "evaluation"),
         ({"validation": "evaluation"}, "evaluation"),
         ({"of": "absent"}, "corrected.of"),
-        ({"bank": ["absent"]}, "source"),
+        ({"bank": ["absent"]}, "absent"),
         ({"kinds": []}, "kinds"),
         ({"of": ["evaluation"]}, "corrected.of"),
         ({"betas": []}, "corrected.betas"),

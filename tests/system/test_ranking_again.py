@@ -329,11 +329,13 @@ def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mean = {"kind": "mean", "of": ["evaluation", "blind"], "edition": 2025, "csv": False}
-    change(blind=blind(stage="odd"), mixed=mean)
-    assert main(["check", "mine.yaml"]) == 1
-    said = capsys.readouterr().err
-    assert "rank.blind.stage" in said
-    assert "rank.mixed.of" in said
+    for entries, key in (
+        ({"blind": blind(stage="odd")}, "blind.stage"),
+        ({"blind": blind(), "mixed": mean}, "mixed.of"),
+    ):
+        change(**entries)
+        assert main(["check", "mine.yaml"]) == 1
+        assert f"rank.{key}" in capsys.readouterr().err
 
 
 def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

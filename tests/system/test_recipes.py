@@ -272,7 +272,7 @@ def test_stage_starts_only_from_an_existing_checkpoint_of_an_earlier_stage(tmp_p
     load(tmp_path, content("a", "m1", ["m1"]))
     load(tmp_path, content("a", "last", ["m1"]))
     for stage in ("c", "b"):
-        with pytest.raises(RecipeError, match=f"no earlier stage '{stage}'; such earlier stages: a"):
+        with pytest.raises(RecipeError, match=f"no entry '{stage}' in earlier stages; there: a"):
             load(tmp_path, content(stage, "last", ["m1"]))
     with pytest.raises(RecipeError, match="monitor"):
         load(tmp_path, content("a", "loss", ["m1"]))

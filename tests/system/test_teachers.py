@@ -215,8 +215,12 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     with pytest.raises(RecipeError) as found:
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     said = str(found.value)
-    assert "stages.pretrain.losses.1.teachers.0" in said
     assert "stages.pretrain.losses.1.teachers.1" in said
+    recipe["stages"]["pretrain"]["losses"] = [NT_XENT, distill("self")]
+    with pytest.raises(RecipeError) as found:
+        load_recipe(write(recipe, tmp_path / "r.yaml"))
+    said = str(found.value)
+    assert "stages.pretrain.losses.1.teachers.0" in said
     assert "model.learned_temperature" in said
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
     with pytest.raises(RecipeError, match="monitor"):
