@@ -251,6 +251,8 @@ class Retriever:
 
     def frames_of(self, clips: Sequence[Clip]) -> Features:
         """Return the experts' frames of recordings, to find windows; missing ones are computed."""
+        if self._features:
+            return self._features
         features = self._frames(clips)
         for name, expert in self.recipe.model.audio.experts.items():
             if expert.computed:  # of others `build_features` warns

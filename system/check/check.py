@@ -20,8 +20,8 @@ from system.audio.base import some_file_faults
 from system.batches.augment import Augmentation
 from system.batches.items import require_known_windows
 from system.recipe import schema
-from system.recipe.manifests import few_clips, input_paths, require_output
-from system.runs.records import trained_files
+from system.recipe.data import few_clips, input_paths, require_output
+from system.runs.folder import trained_files
 
 CHECKED_FILES = 1000  # most audio files of a source that are looked for
 SECONDS = 5  # to wait for the size of a published file

@@ -1,43 +1,29 @@
 """Find the times of queries in long recordings, with any models, and write the challenge's file."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from pydantic import ValidationError
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
-from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
-from data_tools.moments import Moment, by_name, inside_recordings, read_moments, write_moments
+from data_tools.manifest import TEST_SPLITS, Query, read_manifest
+from data_tools.moments import by_name, inside_recordings, read_moments
 from data_tools.settings import fault_of, parse
 from submission.editions import format_metric, get_moments_edition
 from submission.formats.moments import (
-    Moments,
-    MomentTruth,
-    read_moment_truth,
     windows_by_query,
-    write_scored_moments,
 )
 from submission.metrics.summary import format_interval, summarise_moments
+from system.experiments.moments import Asked, score_asked, write_windows
 from system.models.scores import MomentScore
 from system.moments.windows import By, Decoding
 from system.ranking.embedding import require_known_words
-from system.ranking.windows import FrameSeries, Located, Sliding, find_windows, fit_score, score_recordings
+from system.ranking.windows import FrameSeries, Sliding, find_windows, fit_score
 from system.recipe.rules import decoding_mistakes
 from system.retriever import Retriever
-
-REPAIR_RECORDINGS = (
-    "repair or fetch these recordings; or make the moments file again without them, unless it is a blind list"
-)
-
-
-class Asked(NamedTuple):
-    """Queries, each with its recording."""
-
-    moments: list[Moment]
-    recordings: dict[str, Clip]  # by id
 
 
 def locate_files(
@@ -152,45 +138,3 @@ def _member(
                 "use it alone with --decode by=thresholds"
             )
     return score, score_asked(retriever, asked, sliding)[1]
-
-
-def score_asked(
-    retriever: Retriever, asked: Asked, sliding: Sliding, strict: bool = True
-) -> tuple[list[Moment], FrameSeries]:
-    """Score the frames of the recordings that can be read; return their moments, too.
-
-    Args:
-        strict: Raise KitError if one cannot be read.
-    """
-    recordings, settings = list(asked.recordings.values()), retriever.recipe.model.score
-    try:
-        features = retriever.frames_of(recordings)
-    except KitError as error:
-        raise KitError(f"model {retriever.folder}: {error}") from error
-    if features.broken and (strict or not features.keys):
-        raise KitError(f"{describe_unreadable(features.broken, recordings)} cannot be read; {REPAIR_RECORDINGS}")
-    readable = [clip for clip in recordings if clip.id in features.keys]
-    moments = [moment for moment in asked.moments if moment.clip in features.keys]
-    by_pieces = None if settings.of_series else sliding
-    return moments, score_recordings(retriever.model, readable, moments, features, by_pieces)
-
-
-def describe_unreadable(broken: Mapping[str, str], recordings: Collection[object]) -> str:
-    """Count unreadable recordings, and name the first one and its fault."""
-    clip, reason = next(iter(broken.items()))
-    return f"{len(broken):,} of {counted(len(recordings), 'recording', ',')} (first {clip}: {reason})"
-
-
-def write_windows(
-    path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
-) -> tuple[MomentTruth, list[Moments]]:
-    """Write windows with scores, and the queries in the published format, with true windows if they are known."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_moments(truth_file, asked.moments, asked.recordings.values())
-    truth = read_moment_truth(truth_file)
-    answers = [
-        Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
-        for query, one in zip(truth.queries.values(), located, strict=True)
-    ]
-    write_scored_moments(path, answers)
-    return truth, answers

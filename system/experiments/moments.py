@@ -2,22 +2,40 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.moments import by_name, inside_recordings
+from data_tools.manifest import Clip
+from data_tools.moments import Moment, by_name, inside_recordings
+from data_tools.moments import write_moments as write_truth
 from submission.editions import Edition, get_moments_edition
-from submission.formats.moments import Moments, MomentTruth, windows_by_query, write_moments
+from submission.formats.moments import (
+    Moments,
+    MomentTruth,
+    read_moment_truth,
+    windows_by_query,
+    write_moments,
+    write_scored_moments,
+)
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values, summarise_moments
 from submission.runs.files import FrameScores, write_frame_scores
 from submission.runs.record import MomentsResult
-from system.experiments.locate import REPAIR_RECORDINGS, Asked, describe_unreadable, write_windows
 from system.moments.windows import Grid, label_frames, runs_of_true
 from system.ranking.entries import RankMoments
-from system.ranking.windows import find_windows, fit_score, require_short_recordings, score_recordings
+from system.ranking.windows import (
+    FrameSeries,
+    Located,
+    Sliding,
+    find_windows,
+    fit_score,
+    require_short_recordings,
+    score_recordings,
+)
 from system.recipe import schema
 from system.recipe.data import Data
 from system.retriever import Retriever
@@ -26,9 +44,19 @@ from system.runs.open import describe_fit
 from system.runs.trained_on import count_trained_clips
 
 DRAWS = 20  # draws of random windows
+REPAIR_RECORDINGS = (
+    "repair or fetch these recordings; or make the moments file again without them, unless it is a blind list"
+)
 
 Windows = Mapping[str, Sequence[Sequence[float]]]  # start, end and perhaps score of each window, by query id
 log = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """Queries, each with its recording."""
+
+    moments: list[Moment]
+    recordings: dict[str, Clip]  # by id
 
 
 def require_rankable_moments(recipe: schema.Recipe, data: Data) -> None:
@@ -58,20 +86,17 @@ def require_rankable_moments(recipe: schema.Recipe, data: Data) -> None:
 
 def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever) -> MomentsResult:
     """Find the windows of a rank entry's queries, write them and the submission, and compute the metrics."""
-    moments, edition, model = data.moments[entry.data], get_moments_edition(entry.edition), retriever.model
-    by_id, run = {clip.id: clip for clip in data.readable_clips(entry.data)}, Run(retriever.folder)
-    asked = Asked(moments, {moment.clip: by_id[moment.clip] for moment in moments})
-    sizes = counted(len(moments), "query", ","), counted(len(asked.recordings), "recording")
+    edition, run = get_moments_edition(entry.edition), Run(retriever.folder)
+    asked = _asked(data, entry.data, data.moments[entry.data])
+    sizes = counted(len(asked.moments), "query", ","), counted(len(asked.recordings), "recording")
     log.info("rank entry %s: finding the windows of %s in %s", name, *sizes)
-    score, origin, fitted = model.moments, retriever.facts.checkpoint, None
+    score, origin, fitted = retriever.model.moments, retriever.facts.checkpoint, None
     if entry.fit is not None:
-        clips = data.readable_clips(entry.fit)
         readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
-        known = inside_recordings(readable, clips)
-        series = score_recordings(model, clips, known, data.features)
-        score = fit_score(score, series, known, f"rank entry {name}", strict=False)
+        known = _asked(data, entry.fit, inside_recordings(readable, data.readable_clips(entry.fit)))
+        score = fit_score(score, score_asked(retriever, known)[1], known.moments, f"rank entry {name}", strict=False)
         fitted, origin = score.trained_numbers(), describe_fit(origin, entry.fit)
-    series = score_recordings(model, list(asked.recordings.values()), moments, data.features)
+    series = score_asked(retriever, asked)[1]
     located = find_windows([(score, series)], entry.decoding, entry.windows)
     files = {
         "windows": run.windows_file(name),
@@ -91,7 +116,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
         **metrics_of_windows(windows_by_query(answers), truth, edition, edges, grids),
         **metrics_of_new_texts(answers, truth, edition, trained),
         "data": entry.data,
-        "queries": len(moments),
+        "queries": len(asked.moments),
         "clips": len(asked.recordings),
         "checkpoint": origin,
         "fitted": fitted,
@@ -100,6 +125,54 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
         **{kind: str(path) for kind, path in files.items()},
     }
     return MomentsResult.model_validate(result)
+
+
+def _asked(data: Data, source: str, moments: list[Moment]) -> Asked:
+    clips = {clip.id: clip for clip in data.readable_clips(source)}
+    return Asked(moments, {moment.clip: clips[moment.clip] for moment in moments})
+
+
+def score_asked(
+    retriever: Retriever, asked: Asked, sliding: Sliding | None = None, strict: bool = True
+) -> tuple[list[Moment], FrameSeries]:
+    """Score the frames of the recordings that can be read; return their moments, too.
+
+    Args:
+        strict: Raise KitError if one cannot be read.
+    """
+    recordings, settings = list(asked.recordings.values()), retriever.recipe.model.score
+    try:
+        features = retriever.frames_of(recordings)
+    except KitError as error:
+        raise KitError(f"model {retriever.folder}: {error}") from error
+    broken = {clip.id: features.broken[clip.id] for clip in recordings if clip.id in features.broken}
+    readable = [clip for clip in recordings if clip.id in features.keys]
+    if broken and (strict or not readable):
+        raise KitError(f"{describe_unreadable(broken, recordings)} cannot be read; {REPAIR_RECORDINGS}")
+    moments = [moment for moment in asked.moments if moment.clip in features.keys]
+    by_pieces = None if settings.of_series else sliding
+    return moments, score_recordings(retriever.model, readable, moments, features, by_pieces)
+
+
+def describe_unreadable(broken: Mapping[str, str], recordings: Collection[object]) -> str:
+    """Count unreadable recordings, and name the first one and its fault."""
+    clip, reason = next(iter(broken.items()))
+    return f"{len(broken):,} of {counted(len(recordings), 'recording', ',')} (first {clip}: {reason})"
+
+
+def write_windows(
+    path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
+) -> tuple[MomentTruth, list[Moments]]:
+    """Write windows with scores, and the queries in the published format, with true windows if they are known."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_truth(truth_file, asked.moments, asked.recordings.values())
+    truth = read_moment_truth(truth_file)
+    answers = [
+        Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
+        for query, one in zip(truth.queries.values(), located, strict=True)
+    ]
+    write_scored_moments(path, answers)
+    return truth, answers
 
 
 def metrics_of_windows(

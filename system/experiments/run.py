@@ -18,14 +18,12 @@ from system.experiments.ranking import RunRanking, is_ranked, rank_entry, requir
 from system.experiments.summary import describe_data, describe_experts, format_result, parameters_of, weight_licences_of
 from system.models.retrieval import RetrievalModel
 from system.ranking.entries import RankMoments
-from system.recipe.data import Data, load_data
+from system.recipe.data import Data, load_data, make_missing
 from system.recipe.load import Loaded
-from system.recipe.manifests import make_missing
 from system.recipe.schema import Recipe
-from system.runs.folder import Run
+from system.runs.folder import Run, trained_files
 from system.runs.plots import draw_run
 from system.runs.provenance import commit, inputs_of, require_models, require_unchanged
-from system.runs.records import trained_files
 from system.training.prepare import build_initial_model, prepare, training_relevance
 from system.training.tracking import Tracker, Tracking
 from system.training.train import train

@@ -28,8 +28,7 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_tensors
 from system.runs.export import export_model
-from system.runs.open import Trained, build_model, expert_identities
-from system.runs.records import ModelFacts
+from system.runs.open import ModelFacts, Trained, build_model, expert_identities
 
 ADDRESSES = {
     "dcase2025_baseline": "https://cloud.cp.jku.at/index.php/s/6ZTQ3mcwk9AAS4i",

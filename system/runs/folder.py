@@ -18,22 +18,62 @@ result.json      facts about the run and the results of all entries; written las
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from data_tools.errors import KitError
+from data_tools.errors import KitError, SaidElsewhere, sentences
 from data_tools.files import lock, read_json, remove_parts, replacing, write_text
-from submission.runs.reading import read_metrics, read_result
-from submission.runs.record import EpochLine, RunResult
+from data_tools.settings import read_shaped
+from submission.runs.reading import finish_hint, read_metrics, read_result, repair_hint
+from submission.runs.record import EpochLine, Record, RunResult
 from system.recipe import schema
 from system.recipe.load import Loaded, differing, load_recipe
-from system.runs.log_file import LogFile
-from system.runs.records import Provenance, read_provenance
 
 TRAINED_ON = "trained_on.csv"  # exported models have this file too
 log = logging.getLogger(__name__)
+
+
+class Provenance(Record):
+    """What a run is made of.
+
+    Attributes:
+        changes: Settings that the option --set changed.
+        commits: Of the code, in order of time.
+        inputs: What identifies each thing that the run reads: checksums of manifests (`manifests.SOURCE`), of all audio
+            (`contents.SOURCE`), weights (`experts.NAME`, `audio.FILE`, `text`), of teachers and start models by their
+            keys in the recipe, and of files of augmentation (`augment.FILE`).
+        started_in: Folder to which paths in the recipe are relative, itself relative to the run's folder.
+    """
+
+    changes: list[str]
+    commits: list[str]
+    began: str
+    machine: str
+    started_in: str
+    inputs: dict[str, Any]
+
+
+class LogFile(logging.FileHandler):
+    """Log handler of a run's log.txt; on a full disk, it warns once and gives up."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Stop writing."""
+        root = logging.getLogger()
+        if self in root.handlers:
+            root.removeHandler(self)
+            log.warning("%s cannot be written any more (%s)", self.baseFilename, sys.exc_info()[1])
+
+    def close(self) -> None:
+        """Close log.txt; messages that a full disk has not taken are lost."""
+        with suppress(OSError):  # closing flushes the text that did not fit once more
+            super().close()
 
 
 class Run:
@@ -78,7 +118,7 @@ class Run:
 
     def read_provenance(self) -> Provenance:
         """Read provenance.json."""
-        return read_provenance(self.folder)
+        return read_shaped(self.provenance, Provenance, repair_hint(self.folder, self.provenance))
 
     def read_result(self) -> RunResult:
         """Read result.json."""
@@ -108,7 +148,8 @@ class Run:
             try:
                 yield
             except BaseException as error:
-                handler.note(error)
+                for line in sentences(error) if not isinstance(error, SaidElsewhere) else ():
+                    handler.handle(logging.makeLogRecord({"msg": "error: %s", "args": (line,)}))
                 if isinstance(error, KitError | OSError) and made and not any(self.folder.glob("*/last.pt")):
                     shutil.rmtree(self.folder)
                     with suppress(OSError):  # the folder holds other runs by now
@@ -158,3 +199,16 @@ def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
     settings = recipe.model_dump(mode="json", exclude={"rank"})
     return settings | {"data": {name: settings["data"][name] for name in sorted(used)}}
+
+
+def trained_files(path: Path) -> list[Path]:
+    """Return the files that identify a trained model's weights. Raises KitError if there is none."""
+    if path.is_file():  # of embeddings
+        return [path]
+    if (path / "model.safetensors").exists():
+        return [path / "model.safetensors"]
+    if done := sorted(path.glob("*/done.json")):
+        return done
+    if (path / "result.json").exists():
+        raise KitError(f"{path} is a run without trained stages; export its model, and name the exported folder")
+    raise KitError(f"{path} is neither a finished run nor an exported model; {finish_hint(path)}")

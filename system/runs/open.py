@@ -5,9 +5,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from data_tools.classify.model_files import config_of
 from data_tools.errors import KitError
@@ -16,7 +17,7 @@ from data_tools.manifest import Clip
 from data_tools.settings import read_shaped
 from data_tools.words import vocabulary_of
 from submission.runs.reading import finish_hint, read_result
-from submission.runs.record import FittedScore
+from submission.runs.record import FittedScore, Record
 from system.compute.device import device_of, memory_errors, moved
 from system.models.published import how_to_fetch, published_model_settings
 from system.models.retrieval import RetrievalModel
@@ -26,11 +27,31 @@ from system.recipe import schema
 from system.recipe.load import SUFFIXES, as_change, differing, load_recipe
 from system.recipe.rules import below
 from system.runs.checkpoints import load_checkpoint, load_tensors, load_weights
-from system.runs.records import ModelFacts, read_provenance
+from system.runs.folder import Run
 
 PATHS = {"banks", "weights", "model", "vectors", "files", "queries"}  # keys of paths, or of lists of paths
 PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of a checkpoint's name
 log = logging.getLogger(__name__)
+
+
+class ModelFacts(Record):
+    """Facts about a model, stored with its score matrix, and in model.json of an exported model.
+
+    Attributes:
+        run: Name of the folder of its run.
+        edition: Edition for which its recipe ranks; None if there are several.
+        fitted: Fitted numbers of the score that finds moments, in an exported model whose score was fitted.
+    """
+
+    recipe: str
+    seed: int | None = None
+    run: Annotated[str | None, Field(alias="from")] = None
+    checkpoint: str
+    edition: str | None = None
+    fitted: FittedScore | None = None
+    commits: list[str] = Field(default_factory=list)
+    experts: dict[str, dict[str, Any]]
+    text: str | None
 
 
 @dataclass(frozen=True)
@@ -132,7 +153,7 @@ def _open_run(
 ) -> Trained:
     if not (folder / "vocabulary.json").exists():
         raise KitError(f"{folder} has not been trained yet; {finish_hint(folder)}")
-    noted, path = read_provenance(folder), folder / "resolved.json"
+    noted, path = Run(folder).read_provenance(), folder / "resolved.json"
     base = folder.resolve() / noted.started_in
     recipe = _load_with_paths(path, changes, base)
     single = {name: one for name, one in recipe.rank.items() if isinstance(one, ByOneModel)}
@@ -207,7 +228,7 @@ def model_facts(folder: Path, model: RetrievalModel, recipe: schema.Recipe, chec
         run=folder.name,
         checkpoint=checkpoint,
         edition=editions.pop() if len(editions) == 1 else None,
-        commits=read_provenance(folder).commits,
+        commits=Run(folder).read_provenance().commits,
         experts=expert_identities(recipe),
         text=model.text.identity(),
     )

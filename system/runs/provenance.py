@@ -19,8 +19,7 @@ from data_tools.manifest import Clip
 from system.audio.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, differing
-from system.runs.folder import Run
-from system.runs.records import Provenance, trained_files
+from system.runs.folder import Provenance, Run, trained_files
 
 
 def commit() -> str:

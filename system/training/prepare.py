@@ -19,7 +19,7 @@ from system.runs.open import build_model, training_vocabulary
 from system.runs.plots import draw_relevance
 from system.runs.provenance import contents_checksum, record_provenance
 from system.runs.trained_on import refuse_leaks, write_trained_clips
-from system.training.moment_validation import require_windows
+from system.training.validation import require_windows
 
 
 def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:

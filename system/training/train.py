@@ -41,12 +41,11 @@ from system.runs import checkpoints
 from system.runs.checkpoints import Progress
 from system.runs.folder import Run
 from system.runs.open import load_start_weights
-from system.training.moment_validation import MomentValidation
 from system.training.schedule import ends_early, freeze_parts, learning_rate, parameter_groups
 from system.training.step import add_gradients, read_numbers
 from system.training.teachers import open_teachers
 from system.training.tracking import EVERY, Tracking, metrics_by_step
-from system.training.validation import Validation, collapse_messages
+from system.training.validation import MomentValidation, Validation, collapse_messages
 
 SMALLER = "set grad_cache_chunk, which gives the same gradients, or lower batch_size"  # if memory is full
 log = logging.getLogger(__name__)

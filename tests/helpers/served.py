@@ -27,8 +27,7 @@ from system.models.text.encoder import TextEncoder
 from system.moments.windows import Grid
 from system.recipe.schema import Recipe
 from system.retriever import Pool, Retriever, WindowSettings
-from system.runs.open import Trained
-from system.runs.records import ModelFacts
+from system.runs.open import ModelFacts, Trained
 from system.serve.server import Search, bind, search_app
 
 SECONDS = Grid(1.0, 0.5)

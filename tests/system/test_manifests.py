@@ -13,9 +13,8 @@ from plans import plan
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from system.__main__ import main
-from system.recipe.data import load_data
+from system.recipe.data import load_data, make_missing
 from system.recipe.load import RecipeError, load_recipe
-from system.recipe.manifests import make_missing
 from system.recipe.schema import Recipe
 
 FORM = "num_captions_per_audio"

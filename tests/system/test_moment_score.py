@@ -29,7 +29,7 @@ from system.models.scores import MomentScore
 from system.moments.labellings import log_likelihood
 from system.moments.windows import Grid, label_frames
 from system.ranking.windows import FrameSeries, fit_score
-from system.training.moment_validation import MomentValidation
+from system.training.validation import MomentValidation
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
 

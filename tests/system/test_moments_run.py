@@ -32,7 +32,7 @@ from system.ranking.windows import find_windows, score_recordings
 from system.recipe.data import load_data
 from system.retriever import load_model
 from system.runs.open import open_trained
-from system.training.moment_validation import MomentValidation
+from system.training.validation import MomentValidation
 
 pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 

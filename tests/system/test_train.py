@@ -30,8 +30,7 @@ from system.experiments.summary import report
 from system.recipe import data as recipe_data
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
-from system.runs.folder import Run
-from system.runs.log_file import LogFile
+from system.runs.folder import LogFile, Run
 from system.training import train as training
 from system.training.validation import Validation
 
