@@ -5,36 +5,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from data_tools.cli import counted, run_app
-from data_tools.files import require_file, require_other, writing
+from data_tools.files import require_file, require_other
 from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
-from submission.formats.csv_files import csv_bytes, write_csv
-from submission.formats.moments import MomentTruth, read_moment_truth, read_moments, write_moments
-from submission.formats.pairs import read_pairs
+from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import How, require_disjoint, search_weights
 from submission.metrics.blend import blend as blended
-from submission.metrics.rerank import judged_rows, reranked, search_weight
 from submission.metrics.summary import bounds_or_none
 from submission.metrics.summary import compare as paired_test
-from submission.package.archive import check_archive
-from submission.package.pack import pack as write_package
-from submission.report.page import write_report
-from submission.runs.entry import open_entry
-from submission.systems import (
-    Findings,
-    check_output,
-    common_edition,
-    read_summaries,
-    read_truth,
-    require_kind,
-    scores_file,
-)
+from submission.systems import check_output, common_edition, read_summaries, read_truth, scores_file
 
 app = typer.Typer(
     name="lbar submit",
@@ -76,15 +61,13 @@ def check(
 ) -> None:
     """List every problem of a submission file or a package."""
     require_file(file)
-    known = read_truth(truth, queries, audio)
-    option = edition or (next(iter(MOMENTS)) if isinstance(known, MomentTruth) else None)
-    year = common_edition(option, [] if file.suffix == ".zip" else [str(file)])
-    require_kind(year, known)
-    if file.suffix == ".zip":
+    known, is_package = read_truth(truth, queries, audio), file.suffix == ".zip"
+    named = [truth, queries] if is_package else [file]
+    year = common_edition(edition, [str(path) for path in named if path])
+    if is_package:
+        from submission.package.archive import check_archive
+
         found = check_archive(file, year, known)
-    elif year.output == "windows" and b'"relevant_windows"' in file.read_bytes().partition(b"\n")[0]:
-        true = read_moment_truth(file)
-        found = Findings([], [*map(str, true.notes)], f"true windows of {counted(len(true.queries), 'query')}")
     else:
         found = check_output(file.read_bytes(), year, known)
     for line in [*(f"note: {note}" for note in found.notes), *found.problems]:
@@ -103,17 +86,15 @@ def score(
     truth: Scored = None,
     annotations: Annotations = None,
     direction: Ranked = "text-to-audio",
-    per_query: Annotated[Path | None, typer.Option(help="Also write the metrics of each query as CSV.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the metrics of a system."""
-    if per_query:
-        require_other(per_query, [Path(system), truth, annotations])
     (summary,) = read_summaries([system], edition, truth, annotations, direction == "audio-to-text")
-    print(json.dumps(summary.document(), indent=1) if as_json else "\n".join(summary.lines()))
-    if per_query:
-        with writing(per_query) as file:
-            file.write(csv_bytes(summary.rows()))
+    if as_json:
+        of_queries = {name: values.tolist() for name, values in summary.per_query.items()}
+        print(json.dumps(summary.document() | {"per_query": {"query": summary.queries.texts} | of_queries}))
+    else:
+        print("\n".join(summary.lines()))
 
 
 @app.command()
@@ -135,7 +116,7 @@ def compare(
     found = paired_test(first, rest)
     if as_json:
         systems = [{"system": name} | one.document() for name, one in zip(names, (first, *rest), strict=True)]
-        tested = found._asdict() | {"difference": found.mean, "interval": bounds_or_none(found.interval)}
+        tested = found._asdict() | {"interval": bounds_or_none(found.interval)}
         print(json.dumps({"systems": systems, "primary": first.primary} | tested))
         return
     for name, summary in zip(names, (first, *rest), strict=True):
@@ -153,14 +134,14 @@ def write(
     edition: Year = None,
 ) -> None:
     """Write the file that an edition requires."""
-    source = scores_file(scores)
+    source, year = scores_file(scores), common_edition(edition, [scores])
+    needed = ".jsonl" if year.output == "windows" else ".npy"
     require_other(out, [source])
-    year = common_edition(edition, [scores])
-    if source.suffix not in (".npy", ".jsonl") or (source.suffix == ".jsonl") != (year.output == "windows"):
-        raise SubmissionError(f"{scores}: no scores for edition {year.name}; give a .npy or, for moments, a .jsonl")
-    if out.suffix != year.suffix:
-        raise SubmissionError(f"{out}: edition {year.name} needs a name ending in {year.suffix}")
+    if source.suffix != needed:
+        raise SubmissionError(f"{scores}: no scores for edition {year.name}; give a {needed}")
     if year.output == "windows":
+        from submission.formats.moments import read_moments, write_moments
+
         write_moments(out, read_moments(source, year), year)
     else:
         write_csv(read_scores(source), out, year)
@@ -179,16 +160,16 @@ def blend(
     edition: Year = None,
 ) -> None:
     """Combine several systems into one score matrix."""
-    count = len(scores)
-    if count < 2 or len({*scores}) < count or (validation and (weight or len({*validation}) != count)):
+    count = len(set(scores))
+    if count < 2 or count < len(scores) or (validation and (weight or len(set(validation)) != count)):
         hint = "and one --validation or --weight for each, not both"
         raise SubmissionError(f"a blend needs two or more systems, none twice, {hint}")
     files = {name: scores_file(name) for name in [*scores, *validation]}
     require_other(out, files.values())
     read = {name: read_scores(path) for name, path in files.items()}
-    parts, weights = {name: read[name] for name in scores}, list(weight) or None
+    parts, searched = ({name: read[name] for name in names} for names in (scores, validation))
+    weights = weight or None
     if validation:
-        searched = {name: read[name] for name in validation}
         require_disjoint(parts, searched)
         year = common_edition(edition, files)
         weights, best = search_weights(searched, how, year)
@@ -204,36 +185,27 @@ def blend(
 def rerank(
     scores: Annotated[Path, typer.Argument(help="The score matrix (.npy) to re-rank.")],
     judged: Annotated[Path, typer.Option(help="Its best clips with a judge's scores (.jsonl); see RERANKING.md.")],
+    validation: Annotated[tuple[Path, Path], typer.Option(help="Scores and judged clips of validation.")],
     out: Annotated[Path, typer.Option(help="The score matrix to write.")],
-    validation: Annotated[
-        tuple[Path, Path] | None, typer.Option(help="Scores and judged clips of validation, to choose the weight.")
-    ] = None,
-    weight: Annotated[float | None, typer.Option(min=0, max=1, help="The judge's weight.")] = None,
     edition: Year = None,
 ) -> None:
-    """Re-rank the best clips by the scores of a judge."""
-    if (validation is None) == (weight is None):
-        raise SubmissionError("--validation or --weight: give one of them")
-    require_other(out, [scores, judged, *(validation or ())])
-    matrix, chosen = read_scores(scores), dict[str, Any]()
-    if validation:
-        searched = read_scores(validation[0])
-        require_disjoint({str(scores): matrix}, {str(validation[0]): searched})
-        year = common_edition(edition, [str(scores), str(validation[0])])
-        rows = judged_rows(searched, read_pairs(validation[1]))
-        if not rows:
-            raise SubmissionError(f"{validation[1]}: no pair has a judge's score")
-        weight, before, after = search_weight(searched, rows, year)
-        chosen = {"validation": {year.metric: after.values[year.metric], "without": before.values[year.metric]}}
-        gain, interval, _ = after.describe(paired_test(after, [before]))
-        print(f"weight {weight:g} is best on validation: gain of {year.metric} {gain}, 95 % {interval}")
-    own = judged_rows(matrix, read_pairs(judged))
-    count = sum(map(len, own.values()))
-    if own:
-        facts = matrix.facts | {"reranked": {"weight": weight, "judged pairs": count} | chosen}
-        matrix = replace(reranked(matrix, own, weight or 0.0), facts=facts)
-    write_scores(out, matrix)
-    print(f"wrote {out}: {counted(count, 'judged pair', ',')} of {counted(len(own), 'query', ',')}")
+    """Re-rank the best clips by a judge, with the weight that is best on validation."""
+    from submission.formats.pairs import read_pairs
+    from submission.metrics.rerank import judged_rows, reranked, search_weight
+
+    require_other(out, [scores, judged, *validation])
+    matrix, searched = read_scores(scores), read_scores(validation[0])
+    require_disjoint({str(scores): matrix}, {str(validation[0]): searched})
+    year = common_edition(edition, [str(scores), str(validation[0])])
+    weight, before, after = search_weight(searched, judged_rows(searched, read_pairs(validation[1])), year)
+    gain, interval, _ = after.describe(paired_test(after, [before]))
+    print(f"weight {weight:g} is best on validation: gain of {year.metric} {gain}, 95 % {interval}")
+    rows = judged_rows(matrix, read_pairs(judged))
+    count, figures = sum(map(len, rows.values())), {"without": before, year.metric: after}
+    chosen = {name: summary.values[year.metric] for name, summary in figures.items()}
+    facts = {"reranked": {"weight": weight, "judged pairs": count, "validation": chosen}}
+    write_scores(out, replace(reranked(matrix, rows, weight), facts=matrix.facts | facts))
+    print(f"wrote {out}: {counted(count, 'judged pair', ',')} of {counted(len(rows), 'query', ',')}")
 
 
 @app.command()
@@ -248,6 +220,8 @@ def pack(
     edition: Year = None,
 ) -> None:
     """Pack finished runs into the archive for the challenge."""
+    from submission.package.pack import pack as write_package
+
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip without another dot")
     year = common_edition(edition, [part for name in systems for part in name.split(",")])
@@ -271,6 +245,9 @@ def report(
 
     Metrics, failures, and clips to listen to.
     """
+    from submission.report.page import write_report
+    from submission.runs.entry import open_entry
+
     entry = open_entry(run)
     page = out or entry.folder / "report.html"
     others = [open_entry(name) for name in beside]

@@ -26,13 +26,15 @@ def relevant_ranks(values: np.ndarray, relevant: Sequence[Sequence[int]], names:
 
     Returns: (Q, R) ranks from 1, increasing; shorter rows end with NEVER.
     """
-    position = name_positions(names)
-    ranks = []
-    for scores, columns in zip(values, relevant, strict=True):
-        own, before = scores[list(columns), None], position[list(columns), None]
-        ahead = (scores > own) | ((scores == own) & (position < before))
-        ranks.append(np.sort(1 + ahead.sum(axis=1)))
-    return pad_ranks(ranks)
+    position = np.argsort(_by_name(names))
+    ranks = np.full((len(values), max(map(len, relevant))), NEVER)
+    for number in range(ranks.shape[1]):  # the first relevant clip of each query, then the second
+        rows = [row for row, columns in enumerate(relevant) if len(columns) > number]
+        own = [relevant[row][number] for row in rows]
+        scores, score = values[rows], values[rows, own][:, None]
+        ahead = (scores > score) | ((scores == score) & (position < position[own][:, None]))
+        ranks[rows, number] = 1 + np.count_nonzero(ahead, axis=1)
+    return np.sort(ranks, axis=1)
 
 
 def ranked_columns(values: np.ndarray, names: Sequence[str], k: int) -> np.ndarray:
@@ -48,7 +50,7 @@ class ClipOrder:
 
     def __init__(self, names: Sequence[str]) -> None:
         """Sort the file names of the pool, (C,)."""
-        self._by_name = np.argsort(name_positions(names))
+        self._by_name = _by_name(names)
 
     def best(self, values: np.ndarray, k: int) -> np.ndarray:
         """Return the columns of each query's best clips, (Q, k).
@@ -61,26 +63,15 @@ class ClipOrder:
         return self._by_name[order[:, :k]]
 
 
-def name_positions(names: Sequence[str]) -> np.ndarray:
-    """Return the alphabetical positions of file names, (C,)."""
-    return np.argsort(sorted(range(len(names)), key=names.__getitem__))
-
-
-def pad_ranks(ranks: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
-    """Return lists of ranks as an array (Q, R).
-
-    Shorter rows end with NEVER.
-    """
-    padded = np.full((len(ranks), max(map(len, ranks))), NEVER)
-    for row, own in zip(padded, ranks, strict=True):
-        row[: len(own)] = own
-    return padded
+def _by_name(names: Sequence[str]) -> np.ndarray:
+    """Return the columns in alphabetical order of their file names, (C,)."""
+    return np.array(sorted(range(len(names)), key=names.__getitem__))
 
 
 def require_finite(values: np.ndarray) -> None:
     """Raise SubmissionError for a score that is NaN or infinite."""
-    if len(wrong := np.argwhere(~np.isfinite(values))):
-        row, column = wrong[0]
+    if not (finite := np.isfinite(values)).all():
+        row, column = np.argwhere(~finite)[0]
         raise SubmissionError(f"score in row {row}, column {column} (from 0): not a finite number")
 
 

@@ -6,14 +6,13 @@ RUN:ENTRY.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from data_tools.cli import counted
 from data_tools.files import require_file
 from submission.editions import MOMENTS, Edition, get_any_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, editions_of, read_csv
-from submission.formats.moments import MomentTruth, check_moments, read_moment_truth
 from submission.formats.problems import Problem, format_problems
 from submission.formats.score_matrix import Labels, ScoreMatrix, read_scores
 from submission.formats.truth import read_annotations, read_blind_set, read_captions, relevant_names
@@ -25,9 +24,13 @@ from submission.metrics.summary import (
     summarise_moments_file,
     with_truth,
 )
-from submission.runs.entry import is_run, open_entry
 
-AnyTruth = Labels | MomentTruth
+# Verbs import pydantic models where they need them, because `score` of a CSV takes half the time without them.
+if TYPE_CHECKING:
+    from submission.formats.moments import MomentTruth
+    from submission.runs.entry import Entry
+
+AnyTruth: TypeAlias = "Labels | MomentTruth | None"
 SCORED = "the windows have scores, which a submission has not; `write` removes them"
 
 
@@ -36,7 +39,7 @@ class Findings(NamedTuple):
 
     Attributes:
         notes: Unusual content, which is scored anyway.
-        size: Numbers of queries and answers.
+        size: What was read.
     """
 
     problems: list[str]
@@ -44,27 +47,23 @@ class Findings(NamedTuple):
     size: str
 
 
-def check_output(data: bytes, edition: Edition, truth: AnyTruth | None) -> Findings:
+def check_output(data: bytes, edition: Edition, truth: AnyTruth) -> Findings:
     """Check a file to submit, without a truth only by itself."""
-    if edition.output == "windows":
-        answers, problems, notes = check_moments(data, edition, truth if isinstance(truth, MomentTruth) else None)
-        if answers and answers[0].is_scored:
-            notes.append(Problem(None, SCORED))
-        size = f"{counted(len(answers), 'query')}, {counted(sum(len(one.windows) for one in answers), 'window')}"
-        return Findings([*format_problems(problems)], [*format_problems(notes)], size)
-    found = check_csv(data, edition, truth if isinstance(truth, Labels) else None)
-    unit = "score" if edition.output == "matrix" else "file name"
-    size = f"{counted(len(found.rows), 'query')} x {counted(len(found.header) - 1, unit)}"
-    return Findings([*format_problems(found.problems)], [], size)
-
-
-def require_kind(edition: Edition, known: AnyTruth | None) -> None:
-    """Raise SubmissionError if the truth is of clips and the edition of windows, or the other way round."""
-    if known is not None and isinstance(known, MomentTruth) != (edition.output == "windows"):
+    labels, moments = (truth, None) if isinstance(truth, Labels) else (None, truth)
+    if labels if edition.output == "windows" else moments:
         raise SubmissionError(f"edition {edition.name} needs another kind of --truth or --queries: see check --help")
+    if edition.output != "windows":
+        _, rows, problems = check_csv(data, edition, labels)
+        return Findings([*format_problems(problems)], [], counted(len(rows), "query"))
+    from submission.formats.moments import check_moments
+
+    answers, problems, notes = check_moments(data, edition, moments)
+    if answers and answers[0].is_scored:
+        notes.append(Problem(None, SCORED))
+    return Findings([*format_problems(problems)], [*format_problems(notes)], counted(len(answers), "query"))
 
 
-def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> AnyTruth | None:
+def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> AnyTruth:
     """Read what a file is compared with.
 
     Args:
@@ -76,11 +75,11 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
     if truth and queries:
         raise SubmissionError("--truth and --queries: give one of them")
     if path is None:
-        if audio:
-            raise SubmissionError("--audio: needs --queries, the queries of the blind set")
         return None
     require_file(path)
     if path.suffix == ".jsonl":
+        from submission.formats.moments import read_moment_truth
+
         return read_moment_truth(path)
     if queries:
         if audio is None:
@@ -89,12 +88,22 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
     return read_scores(path) if path.suffix == ".npy" else read_captions(path)
 
 
+def run_of(name: str) -> "Entry | None":
+    """Return the entry of a finished run, RUN or RUN:ENTRY; None for a file."""
+    if Path(name).is_file() or not (":" in name or Path(name).is_dir()):
+        return None
+    from submission.runs.entry import open_entry
+
+    return open_entry(name)
+
+
 def scores_file(name: str) -> Path:
     """Return the file of a score matrix, or of windows.
 
     That of a run's entry for RUN.
     """
-    return open_entry(name).scores if is_run(name) else Path(name)
+    run = run_of(name)
+    return run.scores if run else Path(name)
 
 
 def possible_editions(name: str) -> list[Edition]:
@@ -119,8 +128,7 @@ def common_edition(option: str | None, names: Iterable[str]) -> Edition:
     possible = [possible_editions(name) for name in names]
     shared = [edition for edition in possible[0] if all(edition in others for others in possible)] if possible else []
     if not shared:
-        what = "the files have no edition in common" if len(possible) > 1 else "the edition of this file is unknown"
-        raise SubmissionError(f"{what}; add --edition YEAR")
+        raise SubmissionError("the files name no edition, or none in common; add --edition YEAR")
     return shared[-1]
 
 
@@ -142,26 +150,23 @@ def read_summaries(
             raise SubmissionError(f"{names[0]}: windows have neither --annotations nor --direction; leave them out")
         return [_summarise_windows(name, edition, known) for name in names]
     figures = get_any_edition("2025") if annotations else edition
-    summaries = []
-    for name in names:
-        matrix = _read_matrix(name, edition, known)
-        if annotations:
-            matrix = with_truth(matrix, read_annotations(annotations, matrix))
-        if from_audio:
-            summaries.append(summarise_audio_to_text(ranks_from_audio(matrix)))
-        else:
-            summaries.append(summarise_matrix(matrix, figures))
-    return summaries
+    matrices = [_read_matrix(name, edition, known) for name in names]
+    if annotations:
+        matrices = [with_truth(matrix, read_annotations(annotations, matrix)) for matrix in matrices]
+    if from_audio:
+        return [summarise_audio_to_text(ranks_from_audio(matrix)) for matrix in matrices]
+    return [summarise_matrix(matrix, figures) for matrix in matrices]
 
 
-def _summarise_windows(name: str, edition: Edition, known: AnyTruth | None) -> Summary:
-    path, truth = scores_file(name), known or (open_entry(name).truth if is_run(name) else None)
-    if path.suffix != ".jsonl" or not isinstance(truth, MomentTruth):
+def _summarise_windows(name: str, edition: Edition, known: AnyTruth) -> Summary:
+    run = run_of(name)
+    path, truth = (run.scores, known or run.truth) if run else (Path(name), known)
+    if path.suffix != ".jsonl" or truth is None or isinstance(truth, Labels):
         raise SubmissionError(f"{name}: no windows, or no true ones; give .jsonl and --truth FILE.jsonl")
     return summarise_moments_file(path, truth, edition)
 
 
-def _read_matrix(name: str, edition: Edition, known: AnyTruth | None) -> ScoreMatrix:
+def _read_matrix(name: str, edition: Edition, known: AnyTruth) -> ScoreMatrix:
     """Read scores, with the relevant clips by the truth if there is one."""
     path = scores_file(name)
     if path.suffix == ".npy" and known is None:

@@ -22,6 +22,7 @@ from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.truth import relevant_names, require_distinct
 from submission.ordering import ranked_columns
 
+TOO_LARGE = 2.0**128 - 2.0**103  # from here, float32 rounds to infinity
 Row = tuple[int, list[str]]  # line number and cells
 
 
@@ -61,13 +62,12 @@ def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
 
     Its bytes are those of pandas' `to_csv(index=False)`.
     """
+    names = matrix.file_names
     if edition.output == "matrix":
-        header = [edition.query_column, *matrix.file_names]
-        return _checked_csv(matrix, edition, header, (scores.astype(str).tolist() for scores in matrix.values))
-    length = edition.for_pool(len(matrix.file_names)).ranking_length
-    if len(matrix.file_names) < length:
-        raise SubmissionError(f"a row of edition {edition.name} lists {length} clips; rank a larger pool")
-    return _ranked_csv(matrix, ranked_columns(matrix.values, matrix.file_names, length), edition)
+        scores = (row.astype(str).tolist() for row in matrix.values)
+        return _checked_csv(matrix, edition, [edition.query_column, *names], scores)
+    length = edition.for_pool(len(names)).ranking_length
+    return _ranked_csv(matrix, ranked_columns(matrix.values, names, length), edition)
 
 
 def _ranked_csv(labels: Labels, best: np.ndarray, edition: Edition) -> bytes:
@@ -76,18 +76,14 @@ def _ranked_csv(labels: Labels, best: np.ndarray, edition: Edition) -> bytes:
 
 
 def _checked_csv(labels: Labels, edition: Edition, header: list[str], cells: Iterable[list[str]]) -> bytes:
-    rows = ([query, *row] for query, row in zip(labels.query_texts, cells, strict=True))
-    data = csv_bytes([header, *rows])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([query, *row] for query, row in zip(labels.query_texts, cells, strict=True))
+    data = text.getvalue().encode()
     if problems := check_csv(data, edition, labels).problems:
         raise SubmissionError(f"the CSV would have a problem: {problems[0]}")
     return data
-
-
-def csv_bytes(rows: Iterable[Iterable[str]]) -> bytes:
-    """Return a CSV with commas, LF, and quotes only where they are needed."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
 
 
 def check_csv(data: bytes, edition: Edition, truth: Labels | None = None) -> Submission:
@@ -103,23 +99,23 @@ def check_csv(data: bytes, edition: Edition, truth: Labels | None = None) -> Sub
         (_, header), *rows = [(reader.line_num, cells) for cells in reader] or [(1, [])]
     except (UnicodeDecodeError, csv.Error) as error:
         return Submission([], [], [Problem(None, "no CSV in UTF-8 with commas and double quotes", str(error))])
-    if problem := _header_problem(header, edition):
-        return Submission(header, [], [problem])
+    if not _fits(header, edition):
+        wanted = f"{edition.query_column},FILE,..." if edition.output == "matrix" else ",".join(edition.columns)
+        kind = f"the header must be {wanted}, without row numbers of pandas and byte order mark"
+        others = "".join(f" (edition {other.name})" for other in EDITIONS.values() if _fits(header, other))
+        return Submission(header, [], [Problem(1, kind, f"{','.join(header):.60}{others}")])
     if not rows:
         return Submission(header, [], [Problem(1, "no row follows the header")])
-    width = len(header)
-    wrong = [
-        Problem(line, f"a row needs {width} cells", f"found {len(row)}") for line, row in rows if len(row) != width
-    ]
+    width, pool = len(header), frozenset(truth.file_names if truth else ())
+    wrong = [(line, len(cells)) for line, cells in rows if len(cells) != width]
+    problems = [Problem(line, f"a row needs {width} cells", f"found {count}") for line, count in wrong]
     rows = [(line, cells) for line, cells in rows if len(cells) == width]
-    pool = frozenset(truth.file_names if truth else ())
     if edition.output == "matrix":
-        missing = sorted(set(pool).difference(header[1:]))
-        problems = [Problem(1, "no column for the file", name) for name in missing]
+        problems += [Problem(1, "no column for the file", name) for name in sorted(pool.difference(header[1:]))]
         problems += [*_name_problems(1, header[1:], pool), *_score_problems(rows)]
     else:
-        problems = [problem for line, cells in rows for problem in _name_problems(line, cells[1:], pool)]
-    return Submission(header, rows, [*wrong, *problems, *_query_problems(rows, truth)])
+        problems += [problem for line, cells in rows for problem in _name_problems(line, cells[1:], pool)]
+    return Submission(header, rows, [*problems, *_query_problems(rows, truth)])
 
 
 def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
@@ -131,18 +127,17 @@ def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
     """
     header, rows, problems = check_csv(path.read_bytes(), edition, truth)
     require_none(path, problems)
-    queries = [cells[0] for _, cells in rows]
-    relevant, is_ranked = relevant_names(truth), edition.output == "ranked"
-    names = truth.file_names if is_ranked else header[1:]
-    cells = [row[1:] for _, row in rows]
-    if is_ranked:
-        column_of = {name: column for column, name in enumerate(names)}
-        columns = np.array([[column_of[name] for name in row] for row in cells])
-        values = np.zeros((len(rows), len(names)), dtype=np.float32)
-        np.put_along_axis(values, columns, np.arange(columns.shape[1], 0, -1)[None], axis=1)
-    else:
+    queries, cells = [row[0] for _, row in rows], [row[1:] for _, row in rows]
+    if edition.output == "matrix":
+        names, depth = header[1:], None
         values = np.array(cells, dtype=np.float64).astype(np.float32)
-    depth = len(header) - 1 if is_ranked else None
+    else:
+        names, depth = truth.file_names, len(header) - 1
+        column_of = {name: column for column, name in enumerate(names)}
+        values = np.zeros((len(rows), len(names)), dtype=np.float32)
+        columns = np.array([[column_of[name] for name in row] for row in cells])
+        np.put_along_axis(values, columns, np.arange(depth, 0, -1)[None], axis=1)
+    relevant = relevant_names(truth)
     return ScoreMatrix(
         queries, queries, names, names, [relevant[query] for query in queries], values=values, depth=depth
     )
@@ -160,15 +155,6 @@ def _fits(header: list[str], edition: Edition) -> bool:
     return header == edition.for_pool(len(header) - 1).columns
 
 
-def _header_problem(header: list[str], edition: Edition) -> Problem | None:
-    if _fits(header, edition):
-        return None
-    wanted = f"{edition.query_column},FILE,..." if edition.output == "matrix" else ",".join(edition.columns)
-    others = "".join(f" (edition {other.name})" for other in EDITIONS.values() if _fits(header, other))
-    kind = f"the header must be {wanted}, without row numbers of pandas and byte order mark"
-    return Problem(1, kind, f"{','.join(header):.60}{others}")
-
-
 def _query_problems(rows: list[Row], truth: Labels | None) -> Iterator[Problem]:
     """Yield empty, repeated, unknown and missing queries."""
     known, first = dict.fromkeys(truth.query_texts if truth else ()), dict[str, int]()
@@ -184,24 +170,25 @@ def _query_problems(rows: list[Row], truth: Labels | None) -> Iterator[Problem]:
 
 def _score_problems(rows: list[Row]) -> Iterator[Problem]:
     for line, (_, *cells) in rows:
-        if not _are_finite(cells):
-            wrong = next(cell for cell in cells if not _are_finite([cell]))
-            yield Problem(line, "a score is not a finite number", wrong)
+        for cell in cells:
+            if not _is_finite(cell):
+                yield Problem(line, "a score is not a finite number", cell)
 
 
-def _are_finite(cells: list[str]) -> bool:
-    """Return whether all cells are numbers that float32 can represent."""
+def _is_finite(cell: str) -> bool:
+    """Return whether a cell is a number that float32 can represent."""
     try:
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(np.array(cells, dtype=np.float64).astype(np.float32)).all())
+        return abs(float(cell)) < TOO_LARGE
     except ValueError:
         return False
 
 
 def _name_problems(line: int, names: list[str], pool: frozenset[str]) -> Iterator[Problem]:
     """Yield empty, repeated and, if a pool is known, unknown names."""
-    if not all(name.strip() for name in names):
+    if not all(map(str.strip, names)):
         yield Problem(line, "a file name is empty")
-    yield from (Problem(line, "a file is listed twice", name) for name, times in Counter(names).items() if times > 1)
-    if pool:
+    if len(set(names)) < len(names):
+        listed = Counter(names).items()
+        yield from (Problem(line, "a file is listed twice", name) for name, times in listed if times > 1)
+    if pool and not pool.issuperset(names):
         yield from (Problem(line, "unknown file name", name, pool) for name in names if name not in pool)

@@ -7,7 +7,7 @@ Times are seconds. Windows have scores during development; a submitted file has 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from data_tools.files import require_file, writing
 from data_tools.moments import read_published
-from submission.editions import MAX_SECONDS, Edition
+from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem, require_none
 
@@ -79,12 +79,10 @@ class MomentTruth(NamedTuple):
 
     Attributes:
         name: Name of the file.
-        notes: Unusual content, which is scored anyway.
     """
 
     queries: Mapping[str, MomentQuery]
     name: str
-    notes: list[Problem]
 
     @property
     def is_blind(self) -> bool:
@@ -115,13 +113,11 @@ class Checked(NamedTuple):
 
 def read_moment_truth(path: Path) -> MomentTruth:
     """Read queries with true windows, or a blind list."""
-    queries, notes = dict[str, MomentQuery](), list[Problem]()
+    queries = {}
     for number, (_, line) in enumerate(read_published(path), 1):
         windows = None if line.relevant_windows is None else [[*window] for window in line.relevant_windows]
-        query = MomentQuery(number, str(line.qid), line.query, line.vid, line.duration, windows)
-        queries[query.qid] = query
-        notes += _oddities_of_truth(query)
-    return MomentTruth(queries, path.name, notes)
+        queries[str(line.qid)] = MomentQuery(number, str(line.qid), line.query, line.vid, line.duration, windows)
+    return MomentTruth(queries, path.name)
 
 
 def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None) -> list[Moments]:
@@ -146,14 +142,14 @@ def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = Non
         except ValidationError as error:
             for fault in error.errors()[:3]:
                 problems.append(Problem(number, f"{fault['loc'][0]}: {fault['msg']}", f"{fault['input']!s:.60}"))
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             problems.append(Problem(number, "no JSON object", str(error)))
         else:
             if found.setdefault(answer.qid, answer) is not answer:
                 problems.append(Problem(number, "the query is repeated", answer.qid))
-    if not found and not problems:
-        problems.append(Problem(None, "the file is empty"))
     answers, queries = list(found.values()), truth.queries if truth else {}
+    if not data.strip():
+        problems.append(Problem(None, "the file is empty"))
     if len({len(window) for answer in answers for window in answer.windows}) > 1:
         problems.append(Problem(None, "only some windows have scores; give all or none"))
     if truth:
@@ -195,25 +191,16 @@ def _line(answer: Moments, windows: list[Window]) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode() + b"\n"
 
 
-def _oddities_of_truth(query: MomentQuery) -> Iterator[Problem]:
-    if query.windows == []:
-        yield Problem(query.line, "a query has no true window")
-    for start, end in query.windows or ():
-        if not 0 < end - start <= MAX_SECONDS:
-            yield Problem(query.line, "a true window is not counted", f"[{start:g}, {end:g}]")
-        elif start < 0 or (query.seconds is not None and end > query.seconds):
-            yield Problem(query.line, "a true window is outside the recording", f"[{start:g}, {end:g}]")
-
-
-def _oddities(answer: Moments, edition: Edition, query: MomentQuery | None) -> Iterator[Problem]:
-    """Yield unusual content of a line, which is scored anyway."""
+def _oddities(answer: Moments, edition: Edition, query: MomentQuery | None) -> list[Problem]:
+    """Return unusual content of a line, which is scored anyway."""
+    count, windows = edition.max_windows, answer.windows
     end_of = query.seconds if query and query.seconds is not None else float("inf")
-    for window in answer.windows:
-        if window[0] == window[1] or window[0] < 0 or window[1] > end_of:
-            yield Problem(answer.line, "a window has no length, or is outside the recording", str(window))
-    if len(answer.windows) > edition.max_windows:
-        yield Problem(answer.line, f"more than the {edition.max_windows} windows that count")
-    if answer.windows != answer.ranked:
-        yield Problem(answer.line, "windows are not sorted by score: R1 uses the first, mAP the best score")
-    if query and (answer.query, answer.vid) != (query.query, query.vid):
-        yield Problem(answer.line, "query or vid differs from the list")
+    kinds = {
+        "a window has no length, or is outside the recording": any(
+            window[0] == window[1] or window[0] < 0 or window[1] > end_of for window in windows
+        ),
+        f"more than the {count} windows that count": len(windows) > count,
+        "windows are not sorted by score: R1 uses the first, mAP the best score": windows != answer.ranked,
+        "query or vid differs from the list": query and (answer.query, answer.vid) != (query.query, query.vid),
+    }
+    return [Problem(answer.line, kind) for kind, is_so in kinds.items() if is_so]

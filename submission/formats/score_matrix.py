@@ -3,7 +3,6 @@
 NAME.npy: float32 of Q queries x C clips, higher is better. NAME.json: the rows and columns.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.files import require_file, writing
+from data_tools.files import read_json, require_file, write_json, writing
 from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
@@ -37,16 +36,16 @@ class Labels:
     def __post_init__(self) -> None:
         """Raise SubmissionError for labels that contradict each other."""
         rows, columns = self.shape
-        if 0 in self.shape or not len(self.query_texts) == len(self.relevant) == rows:
-            raise SubmissionError(f"scores of shape {self.shape} need as many texts and lists of relevant clips")
-        for names in (self.query_ids, self.query_texts, self.clip_ids, self.file_names):
-            if wrong := [name for name in names if not isinstance(name, str)]:
-                raise SubmissionError(f"{wrong[0]!r} is no text; write ids, texts and file names in quotes")
+        texts = [self.query_ids, self.query_texts, self.clip_ids, self.file_names]
+        if 0 in self.shape or [*map(len, texts), len(self.relevant)] != [rows, rows, columns, columns, rows]:
+            raise SubmissionError(f"scores of shape {self.shape} need as many texts, names and lists of relevant clips")
+        if not all(isinstance(text, str) for names in texts for text in names):
+            raise SubmissionError("an id, text or file name is no text; write it in quotes")
         pool = set(self.clip_ids)
-        if len(self.file_names) != columns or len(pool) < columns or len(set(self.query_ids)) < rows:
-            raise SubmissionError("the ids of clips or queries are not unique, or file names are missing")
+        if len(pool) < columns or len(set(self.query_ids)) < rows:
+            raise SubmissionError("the ids of clips or queries are not unique")
         for query, clips in zip(self.query_ids, self.relevant, strict=True):
-            if clips is not None and (not clips or len(set(clips)) < len(clips) or not pool.issuperset(clips)):
+            if clips is not None and not 0 < len(clips) == len(pool.intersection(clips)):
                 raise SubmissionError(f"query {query!r}: its relevant clips are none, repeated, or not in the pool")
 
     @property
@@ -112,8 +111,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[np.ndarray]) -> No
             require_finite(block)
             file.write(np.ascontiguousarray(block, "<f4").data)
         sidecar.unlink(missing_ok=True)  # new scores never have old labels
-    with writing(sidecar) as file:
-        file.write(json.dumps(description, ensure_ascii=False, allow_nan=False, indent=1).encode())
+    write_json(sidecar, description)
 
 
 def read_scores(path: Path) -> ScoreMatrix:
@@ -124,9 +122,9 @@ def read_scores(path: Path) -> ScoreMatrix:
     sidecar = _sidecar(path)
     for half in (path, sidecar):
         require_file(half, "a score matrix is NAME.npy and NAME.json")
+    described = read_json(sidecar)
     try:
         values = np.lib.format.open_memmap(path, mode="r")
-        described = json.loads(sidecar.read_text(encoding="utf-8"))
         queries, clips = described["queries"], described["clips"]
         return ScoreMatrix(
             [query["id"] for query in queries],

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mode
 
-from data_tools.files import require_folder
-from data_tools.names import audio_tree
 from data_tools.tables import caption_columns, read_table
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem
@@ -64,7 +62,8 @@ def read_blind_set(queries: Path, audio: Path) -> Labels:
 
     Names are those on disk: three clips of 2022 have other names in retrieval_audio_metadata.csv.
     """
-    require_folder(audio)
+    from data_tools.names import audio_tree
+
     names, _ = audio_tree(audio)
     if not names:
         raise SubmissionError(f"{audio}: no audio file")
@@ -95,17 +94,13 @@ def read_annotations(path: Path, labels: Labels) -> Relevant:
         except (ValueError, SyntaxError, TypeError):
             names = set()
         if not names or not names <= pool:
-            wrong = min(map(str, names - pool), default=listed)
-            raise SubmissionError(f"{path}: {Problem(line, 'no list of known file names', wrong, pool)}")
+            raise SubmissionError(f"{path}: {Problem(line, 'no list of known file names', listed)}")
         relevant[text] = sorted(names)
     return relevant
 
 
 def require_distinct(labels: Labels) -> None:
     """Raise SubmissionError for equal texts or equal file names."""
-    for what, texts in (
-        ("queries have the same text", labels.query_texts),
-        ("clips have the same name", labels.file_names),
-    ):
+    for texts in (labels.query_texts, labels.file_names):
         if len(set(texts)) < len(texts):
-            raise SubmissionError(f"two {what} {mode(texts)!r}, which a CSV cannot tell apart")
+            raise SubmissionError(f"two queries or clips have the same name {mode(texts)!r}; a CSV needs one for each")

@@ -4,7 +4,7 @@ The five captions of a clip depend on each other. The bootstrap and the test the
 same relevant clips, or of one recording. The jackknife is the official interval; it treats every query as independent.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -47,10 +47,11 @@ def bootstrap_intervals(per_query: np.ndarray, groups: Groups) -> list[Interval]
     n_groups = len(sizes)
     if n_groups == 1:
         return [(np.nan, np.nan)] * len(sums)
-    rng = np.random.default_rng(SEED)
-    drawn = (rng.integers(n_groups, size=(count, n_groups)) for count in _batches(RESAMPLES, n_groups))
-    means = [sums[:, rows].sum(axis=2) / sizes[rows].sum(axis=1) for rows in drawn]
-    bounds = np.quantile(np.concatenate(means, axis=1), [0.025, 0.975], axis=1)
+    rng, means = np.random.default_rng(SEED), []
+    for _ in range(RESAMPLES):
+        times = np.bincount(rng.integers(n_groups, size=n_groups), minlength=n_groups)  # that each group is drawn
+        means.append(sums @ times / (sizes @ times))
+    bounds = np.quantile(means, [0.025, 0.975], axis=0)
     return [(low, high) for low, high in bounds.T.tolist()]
 
 
@@ -88,8 +89,10 @@ def paired_difference(first: np.ndarray, second: np.ndarray, groups: Groups) -> 
     sums = np.bincount(groups, weights=difference)
     rng = np.random.default_rng(SEED)
     observed = abs(sums.sum()) * (1 - 1e-12)  # sums of the same values in another order differ in their last bits
-    drawn = (rng.integers(2, size=(count, len(sums)), dtype=np.int8) for count in _batches(FLIPS, len(sums)))
-    extreme = sum(int((abs((rows * 2 - 1) @ sums) >= observed).sum()) for rows in drawn)
+    size, extreme = max(1, DRAWN // len(sums)), 0
+    for start in range(0, FLIPS, size):
+        drawn = rng.integers(2, size=(min(size, FLIPS - start), len(sums)), dtype=np.int8)
+        extreme += int((abs((drawn * 2 - 1) @ sums) >= observed).sum())
     return Difference(
         float(difference.mean()),
         bootstrap_interval(difference, groups),
@@ -105,9 +108,3 @@ def group_numbers(keys: Iterable[Hashable]) -> Groups:
     """Return group numbers of queries, equal for equal keys, (Q,)."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-
-
-def _batches(total: int, width: int) -> Iterator[int]:
-    """Yield the sizes of parts that fit into memory."""
-    size = max(1, DRAWN // width)
-    return (min(size, total - start) for start in range(0, total, size))

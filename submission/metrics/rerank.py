@@ -4,7 +4,7 @@ A judge compares a query and a clip more closely than the model of the score mat
 or a person. It scores only the best clips of each query. Q: queries; C: clips.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -33,11 +33,12 @@ def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
             raise SubmissionError(f"query {pair.query!r} or clip {pair.clip!r} is not in the score matrix")
         if pair.judge is not None:
             found.setdefault(rows[pair.query], {})[columns[pair.clip]] = pair.judge
-    return {row: _best_first(matrix.values[row], matrix.file_names, judged) for row, judged in found.items()}
-
-
-def _best_first(scores: np.ndarray, names: Sequence[str], judged: Mapping[int, float]) -> dict[int, float]:
-    return {column: judged[column] for column in sorted(judged, key=lambda column: (-scores[column], names[column]))}
+    names = matrix.file_names
+    for row, judged in found.items():
+        score = matrix.values[row].tolist()
+        best_first = sorted(judged, key=lambda column: (-score[column], names[column]))
+        found[row] = {column: judged[column] for column in best_first}
+    return found
 
 
 def reranked(matrix: ScoreMatrix, judged: Judged, weight: float) -> ScoreMatrix:

@@ -12,6 +12,7 @@ Differences from the official scorers:
 """
 
 import math
+import statistics
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +69,8 @@ def median_rank(ranks: np.ndarray) -> float:
 
     It is inf if it is not known.
     """
-    median = float(np.median(ranks.min(axis=1, initial=NEVER)))
-    return median if median < NEVER // 2 else math.inf
+    median = statistics.median(ranks.min(axis=1, initial=NEVER).tolist())
+    return float(median) if median < NEVER // 2 else math.inf
 
 
 def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from data_tools.cli import counted
 from submission.editions import Edition, format_metric
 from submission.errors import SubmissionError
-from submission.formats.moments import MomentTruth, read_moments, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Relevant
 from submission.metrics.intervals import (
@@ -32,6 +31,9 @@ from submission.metrics.intervals import (
 from submission.metrics.moments import LENGTHS, THRESHOLDS, MomentScores, Windows, score_moments
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
 from submission.ordering import NEVER, relevant_ranks, sizes
+
+if TYPE_CHECKING:
+    from submission.formats.moments import MomentTruth
 
 CLIPS = ("R@1", "R@5", "R@10", "mAP@10")
 PRECISIONS = [f"mAP@{threshold:g}" for threshold in THRESHOLDS]
@@ -154,29 +156,16 @@ class Summary:
             "notes": self.notes,
         }
 
-    def rows(self) -> list[list[str]]:
-        """Return a table with a row for each query."""
-        header = ["query", "relevant", "ranks", *self.per_query]
-        columns = (self.queries.texts, self.queries.n_relevant, self.queries.ranks, *self.per_query.values())
-        return [header] + [
-            [text, str(total), " ".join(str(rank) for rank in ranks if rank < NEVER), *(f"{v:.6g}" for v in values)]
-            for text, total, ranks, *values in zip(*columns, strict=True)
-        ]
-
 
 def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     """Return the ranks in a score matrix, or in a ranked CSV.
 
     Every row is a query, even if two rows have the same text.
     """
-    relevant = matrix.relevant_columns()
-    if not all(relevant):
-        raise SubmissionError("the relevant clips of a query are not known, so it cannot be scored")
-    ranks = relevant_ranks(matrix.values, relevant, matrix.file_names)
-    if matrix.depth is not None:
-        ranks[ranks > matrix.depth] = NEVER
-    groups = group_numbers(map(frozenset, relevant))
-    return RelevantRanks(ranks, sizes(relevant), groups, matrix.query_texts, len(matrix.clip_ids), matrix.depth)
+    found = _ranks(matrix.values, matrix.relevant_columns(), matrix.query_texts, matrix.file_names)
+    if matrix.depth is None:
+        return found
+    return replace(found, ranks=np.where(found.ranks > matrix.depth, NEVER, found.ranks), depth=matrix.depth)
 
 
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
@@ -186,15 +175,28 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     """
     if matrix.depth is not None:
         raise SubmissionError("a ranked CSV ranks only clips; give its score matrix to rank captions")
-    captions: dict[int, list[str]] = {}
-    for query, columns in zip(matrix.query_ids, matrix.relevant_columns(), strict=True):
+    captions: dict[int, list[int]] = {}
+    for row, columns in enumerate(matrix.relevant_columns()):
         for column in columns:
-            captions.setdefault(column, []).append(query)
+            captions.setdefault(column, []).append(row)
     clips = sorted(captions)
-    ids, names = ([each[clip] for clip in clips] for each in (matrix.clip_ids, matrix.file_names))
-    relevant: list[list[str] | None] = [captions[clip] for clip in clips]
-    values = matrix.values[:, clips].T
-    return ranks_in_matrix(ScoreMatrix(ids, names, matrix.query_ids, matrix.query_texts, relevant, values=values))
+    names = [matrix.file_names[clip] for clip in clips]
+    return _ranks(matrix.values[:, clips].T, [captions[clip] for clip in clips], names, matrix.query_texts)
+
+
+def _ranks(values: np.ndarray, relevant: list[list[int]], queries: list[str], pool: list[str]) -> RelevantRanks:
+    """Return the ranks of relevant columns.
+
+    Args:
+        values: (Q, C) scores.
+        relevant: (Q,) columns of each query's relevant clips.
+        queries: (Q,) texts.
+        pool: (C,) names, which order equal scores.
+    """
+    if not relevant or not all(relevant):
+        raise SubmissionError("the relevant clips of a query are not known, so it cannot be scored")
+    groups = group_numbers(map(frozenset, relevant))
+    return RelevantRanks(relevant_ranks(values, relevant, pool), sizes(relevant), groups, queries, len(pool))
 
 
 def summarise(queries: RelevantRanks, metrics: Iterable[str] = CLIPS, primary: str = "mAP@10") -> Summary:
@@ -256,35 +258,38 @@ def with_truth(matrix: ScoreMatrix, relevant: Relevant) -> ScoreMatrix:
     )
 
 
-def summarise_moments_file(path: Path, truth: MomentTruth, edition: Edition) -> Summary:
+def summarise_moments_file(path: Path, truth: "MomentTruth", edition: Edition) -> Summary:
     """Return the metrics of a file of moments."""
+    from submission.formats.moments import read_moments, windows_by_query
+
     return summarise_moments(windows_by_query(read_moments(path, edition, truth)), truth, edition)
 
 
-def summarise_moments(predictions: Mapping[str, Windows], truth: MomentTruth, edition: Edition) -> Summary:
+def summarise_moments(predictions: Mapping[str, Windows], truth: "MomentTruth", edition: Edition) -> Summary:
     """Return the metrics of found windows, by query id."""
-    windows, metrics = truth.windows(), edition.metrics
+    windows, metrics, primary = truth.windows(), edition.metrics, edition.metric
     scores = score_moments(predictions, windows)
-    qids = list(scores[edition.metric])
+    qids = list(scores[primary])
     if not qids:
         raise SubmissionError(f"{truth.name}: no true window that counts, so no query can be scored")
     vids = [truth.queries[qid].vid for qid in qids]
     n_true = sizes(windows[qid] for qid in qids)
-    queries = RelevantRanks(np.empty((len(qids), 0)), n_true, group_numbers(vids), qids, len(set(vids)))
     by_length: dict[str, float] = {}
     for name, lengths in LENGTHS.items():
-        if (found := score_moments(predictions, windows, lengths))[edition.metric]:
+        if (found := score_moments(predictions, windows, lengths))[primary]:
             by_length |= {f"{metric} {name}": value for metric, value in metric_values(found, metrics).items()}
     whole = {qid: [[0.0, one.seconds]] for qid, one in truth.queries.items() if one.seconds is not None}
     has_lengths = len(whole) == len(truth.queries)
-    chance = metric_values(score_moments(whole, windows), metrics)[edition.metric] if has_lengths else None
-    notes = []
-    if left_out := len(predictions) - len(qids):
-        notes.append(f"left out: {counted(left_out, 'query')} without a true window")
-    if truth.notes:
-        notes.append(f"{truth.name}: {len(truth.notes)} unusual true windows (`check` lists them)")
-    per_query = {metric: _moments_per_query(scores, metric) for metric in metrics}
-    return Summary(metric_values(scores, metrics), edition.metric, per_query, queries, chance, by_length, notes)
+    left_out = len(predictions) - len(qids)
+    return Summary(
+        values=metric_values(scores, metrics),
+        primary=primary,
+        per_query={name: _table(scores, PRECISIONS if name == "mAP" else [name]).mean(axis=1) for name in metrics},
+        queries=RelevantRanks(np.empty((len(qids), 0)), n_true, group_numbers(vids), qids, len(set(vids))),
+        chance=metric_values(score_moments(whole, windows), metrics)[primary] if has_lengths else None,
+        by_length=by_length,
+        notes=[f"left out: {counted(left_out, 'query')} without a true window"] if left_out else [],
+    )
 
 
 def metric_values(scores: MomentScores, metrics: Iterable[str]) -> dict[str, float]:
@@ -292,14 +297,10 @@ def metric_values(scores: MomentScores, metrics: Iterable[str]) -> dict[str, flo
 
     `mAP` without a threshold is the mean over all of them.
     """
-    means = {name: float(np.mean(list(values.values()))) for name, values in scores.items() if name.startswith("R1")}
-    precisions = _table(scores, PRECISIONS).mean(axis=0)  # numpy sums along this axis as the official script does
-    means |= dict(zip(PRECISIONS, precisions.tolist(), strict=True)) | {"mAP": float(precisions.mean())}
-    return {metric: means[metric] for metric in metrics}
-
-
-def _moments_per_query(scores: MomentScores, metric: str) -> np.ndarray:
-    return np.asarray(_table(scores, PRECISIONS if metric == "mAP" else [metric]).mean(axis=1))
+    means = _table(scores, list(scores)).mean(axis=0)  # numpy sums along this axis as the official script does
+    values: dict[str, float] = dict(zip(scores, means.tolist(), strict=True))
+    values["mAP"] = float(np.mean([values[name] for name in PRECISIONS]))
+    return {metric: values[metric] for metric in metrics}
 
 
 def _table(scores: MomentScores, metrics: Sequence[str]) -> np.ndarray:
@@ -320,13 +321,11 @@ def _values_of(system: Summary, other: Summary) -> np.ndarray:
     """Return the other system's primary metric of each of this one's queries."""
     own, theirs = system.queries, other.queries
     row_of = {text: row for row, text in enumerate(theirs.texts)}
-    if own.texts == theirs.texts:
-        rows = list(range(len(own.texts)))
-    elif len(row_of) == len(theirs.texts) == len(own.texts) and row_of.keys() == set(own.texts):
-        rows = [row_of[text] for text in own.texts]
-    else:
+    are_unique = len(row_of) == len(theirs.texts) == len(own.texts) and row_of.keys() == set(own.texts)
+    if own.texts != theirs.texts and not are_unique:
         raise SubmissionError("the systems have different queries, or one twice in another order; compare the same")
-    if own.n_pool != theirs.n_pool or own.n_relevant.tolist() != theirs.n_relevant[rows].tolist():
+    rows = [row_of[text] for text in own.texts] if are_unique else [*range(len(own.texts))]
+    if own.n_pool != theirs.n_pool or (own.n_relevant != theirs.n_relevant[rows]).any():
         raise SubmissionError("the systems have different pools or relevant clips; compare the same data")
     return np.asarray(other.per_query[system.primary][rows])
 

@@ -23,11 +23,7 @@ from submission.errors import SubmissionError
 from submission.package.meta_model import meta_faults
 from submission.systems import SCORED, AnyTruth, Findings, check_output
 
-MEMBER = re.compile(
-    r"[^/]+/task(?P<task>[^/]+)/"
-    r"(?:(?P<label>[^/]+)/(?P=label)\.(?P<kind>output\.csv|output\.jsonl|meta\.yaml)|[^/]+\.pdf)"
-)
-DATE = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package has the same bytes
+MEMBER = re.compile(r"(?P<label>[^/]+)/(?P=label)\.(?P<kind>output\.csv|output\.jsonl|meta\.yaml)|[^/]+\.pdf")
 NO_REPORT = "the technical report (.pdf) is missing, or there are several; one is needed"
 
 
@@ -45,7 +41,7 @@ class PackedSystem(NamedTuple):
     label: str
     output: bytes
     meta: dict[str, Any]
-    truth: AnyTruth | None
+    truth: AnyTruth
     source: str
     is_known: bool
 
@@ -66,10 +62,10 @@ def write_archive(path: Path, systems: list[PackedSystem], edition: Edition, rep
         raise SubmissionError("\n".join(f"{path} is not written: {problem}" for problem in problems))
     with writing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
-            archive.writestr(zipfile.ZipInfo(name, DATE), data, zipfile.ZIP_DEFLATED)
+            archive.writestr(name, data)
 
 
-def check_archive(path: Path, edition: Edition, truth: AnyTruth | None = None) -> Findings:
+def check_archive(path: Path, edition: Edition, truth: AnyTruth = None) -> Findings:
     """Check a package.
 
     Args:
@@ -78,30 +74,27 @@ def check_archive(path: Path, edition: Edition, truth: AnyTruth | None = None) -
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, RuntimeError, zlib.error, EOFError) as error:
         return Findings([f"no complete zip archive ({error}); pack it again"], [], "")
     return check_members(members, edition, defaultdict(lambda: truth))
 
 
-def check_members(members: dict[str, bytes], edition: Edition, truths: Mapping[str, AnyTruth | None]) -> Findings:
+def check_members(members: dict[str, bytes], edition: Edition, truths: Mapping[str, AnyTruth]) -> Findings:
     """Check the files of a package.
 
     Args:
         truths: By label.
     """
     problems, notes, systems = list[str](), list[str](), defaultdict[str, dict[str, bytes]](dict)
+    folder = f"{next(iter(members), '').partition('/')[0]}/task{edition.task}/"
     for name, data in members.items():
-        found = MEMBER.fullmatch(name)
-        if not found or found["task"] != edition.task:
-            problems.append(
-                f"{name}: wrong place or name; a package has <package>/task{edition.task}/<label>/<label>.<kind>"
-            )
+        found = MEMBER.fullmatch(name.removeprefix(folder))
+        if not found or not name.startswith(folder):
+            problems.append(f"{name}: wrong place or name; a package has {folder}<label>/<label>.<kind>")
         elif found["label"]:
             systems[found["label"]][found["kind"]] = data
         elif not data.startswith(b"%PDF-") or b"%%EOF" not in data[-1024:]:
             problems.append(f"{name}: no complete PDF; export the report again")
-    if len({name.partition("/")[0] for name in members}) > 1:
-        problems.append("the package has several top folders")
     if sum(name.endswith(".pdf") for name in members) != 1:
         problems.append(NO_REPORT)
     if not 0 < len(systems) <= edition.systems:
@@ -113,7 +106,7 @@ def check_members(members: dict[str, bytes], edition: Edition, truths: Mapping[s
     return Findings(problems, notes, f"a package of edition {edition.name}")
 
 
-def _check_system(label: str, files: dict[str, bytes], edition: Edition, truth: AnyTruth | None) -> Findings:
+def _check_system(label: str, files: dict[str, bytes], edition: Edition, truth: AnyTruth) -> Findings:
     problems, output = list[str](), f"output{edition.suffix}"
     if not re.fullmatch(edition.label, label):
         problems.append(f"no label such as Name_Institute_task{edition.task}_1, without blanks and dots")

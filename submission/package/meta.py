@@ -13,6 +13,7 @@ from submission.runs.entry import Entry
 from submission.runs.record import SetFacts, SourceFacts
 
 OFFICIAL = frozenset({"castella", "clotho_moment"})  # training sets of 2026 that are not external
+MONITORED = {"last": "none (last checkpoint)", None: "none (no training)"}
 
 
 class Network(NamedTuple):
@@ -50,23 +51,18 @@ def make_meta(
         figures: Metrics of the system, in [0, 1].
     """
     of_moments = edition.output == "windows"
-    results = {
-        key: round(100 * figures[metric], 2) if of_moments else round(figures[metric], 4)
-        for metric, key in figure_keys(edition).items()
-    }
+    factor, digits = (100, 2) if of_moments else (1, 4)
     submission = {"label": label, "name": system.name, "abbreviation": system.abbreviation}
     return {
         "submission": submission | {"authors": [author.model_dump() for author in about.authors]},
         "system": _moments_block(runs, about) if of_moments else _clips_block(runs, about, system),
-        "results": {RESULT: results},
+        "results": {RESULT: {k: round(factor * figures[name], digits) for name, k in figure_keys(edition).items()}},
     }
 
 
 def _clips_block(runs: Sequence[Entry], about: About, system: System) -> dict[str, Any]:
-    members = sum(len(run.members) for run in runs)
-    known = {key: _as_one(values) for key, values in describe(runs).items()}
     return {
-        "description": known | system.description | {"ensemble": members if members > 1 else None},
+        "description": {key: _as_one(values) for key, values in describe(runs).items()} | system.description,
         "complexity": {"total_parameters": system.parameters or sum(count_parameters(runs))},
         "external_datasets": _external_sources(runs, about),
         "source_code": about.source_code,
@@ -75,30 +71,24 @@ def _clips_block(runs: Sequence[Entry], about: About, system: System) -> dict[st
 
 def _moments_block(runs: Sequence[Entry], about: About) -> dict[str, Any]:
     trained, frozen = count_parameters(runs)
-    known, audio = describe(runs), list[str]()
-    for run in runs:
-        names = [one.name for one in networks(run) if one.part != "text" and one.name]
-        audio += names or [run.recipe["model"]["audio"]["kind"]]
-    external = [
-        {key: item[key] for key in ("name", "url", "licences") if key != "licences" or isinstance(item.get(key), str)}
-        for item in _external_sources(runs, about)
-        if item["name"] not in OFFICIAL and item["purpose"] != "other"
-    ]
+    known = describe(runs)
+    audio = [one.name for run in runs for one in networks(run) if one.part != "text" and one.name]
+    external = [item for item in _external_sources(runs, about) if item["name"] not in OFFICIAL]
     return {
         "model": {
-            "audio_models": list(dict.fromkeys(audio)),
+            "audio_models": list(dict.fromkeys(audio)) or known["audio_modelling"],
             "text_models": known["word_embeddings"],
             "LLMs": [],
-            "trainable_parameters": _format_millions(trained),
-            "freezed_parameters": _format_millions(frozen),
+            "trainable_parameters": f"{trained / 1e6:.4g} M",
+            "freezed_parameters": f"{frozen / 1e6:.4g} M",
             "loss_function": known["loss_function"],
         },
         "dataset": {
             "data_augmentation": _as_one(known["data_augmentation"]),
-            "external_data_resources": external,
-            "audio_captions": _count_pairs(runs),
+            "external_data_resources": [{"name": item["name"], "url": item["url"]} for item in external],
+            "audio_captions": sum(map(count_pairs, training_sources(runs))),
         },
-        "ensemble": sum(len(run.members) for run in runs) > 1,
+        "ensemble": bool(known["ensemble"]),
         **({"source_code": about.source_code} if about.source_code else {}),
     }
 
@@ -112,7 +102,7 @@ def describe(runs: Sequence[Entry]) -> dict[str, list[Any]]:
     models = [(run.recipe["model"]["audio"], run.recipe["model"]["text"]) for run in runs]
     members = [(run, member) for run in runs for member in run.members]
     stages = [run.recipe["stages"][member["stage"]] for run, member in members if member["stage"] is not None]
-    monitored = {"last": "none (last checkpoint)", None: "none (no training)"}
+    optimizers = [stage["optimizer"] for stage in stages]
     checkpoints = [member.get("checkpoint") for _, member in members]
     facts: dict[str, list[Any]] = {
         "input_sampling_rate": [f"{rate / 1000:g}kHz" for rate in sorted({one.rate for one in experts}) if rate],
@@ -125,13 +115,14 @@ def describe(runs: Sequence[Entry]) -> dict[str, list[Any]]:
         ],
         "learning_scheme": ["supervised" for _ in stages],
         "audio_modelling": [audio["kind"] for audio, _ in models],
-        "word_embeddings": [text_name(run) for run in runs],
+        "word_embeddings": [encoder_weights(run)["text"] or "trained from scratch" for run in runs],
         "word_modelling": [text["kind"] for _, text in models],
         "loss_function": [loss_in_words(term) for stage in stages for term in stage["losses"]],
-        "optimizer": [stage["optimizer"]["kind"] for stage in stages],
-        "learning_rate": [stage["optimizer"]["lr"] for stage in stages],
-        "weight_decay": [stage["optimizer"].get("weight_decay") for stage in stages],
-        "metric_monitored": [monitored.get(name, f"validation {name}") for name in checkpoints],
+        "optimizer": [optimizer["kind"] for optimizer in optimizers],
+        "learning_rate": [optimizer["lr"] for optimizer in optimizers],
+        "weight_decay": [optimizer.get("weight_decay") for optimizer in optimizers],
+        "metric_monitored": [MONITORED.get(name, f"validation {name}") for name in checkpoints],
+        "ensemble": [len(members)] if len(members) > 1 else [],
     }
     return {key: list(dict.fromkeys(values)) for key, values in facts.items()}
 
@@ -146,7 +137,10 @@ def missing_facts(runs: Sequence[Entry], about: About, number: int, edition: Edi
         for key in DESCRIPTION:
             if not known[key] and key not in system.description:
                 yield f"{at}.description.{key}: missing; write a value, for example none"
-        if not system.parameters and not are_counted(runs):
+        # Frames that were read from files come from networks whose parameters may not be known.
+        stored = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
+        are_counted = runs and all(name in run.result.parameters.frozen for run, name in stored)
+        if not (system.parameters or (are_counted and sum(count_parameters(runs)))):
             yield f"{at}.parameters: missing; write the number of parameters of all models"
     for name, item in external_items(runs).items():
         if item["url"] is None and name not in about.sources:
@@ -155,19 +149,24 @@ def missing_facts(runs: Sequence[Entry], about: About, number: int, edition: Edi
 
 def networks(run: Entry) -> list[Network]:
     """Return the pre-trained models of a run."""
-    result, model = run.result, run.recipe["model"]
-    counts, licences = result.parameters.frozen, result.weight_licences
-    found = [
-        Network(expert.model, name, ", ".join(expert.published) or None, licences.get(name), counts.get(name, 0))
-        for name, expert in result.experts.items()
-        if name in counts or expert.pretrained
+    result, counts = run.result, run.result.parameters.frozen
+    found: dict[str, tuple[str | None, str | None]] = {
+        part: (expert.model, ", ".join(expert.published) or None)
+        for part, expert in result.experts.items()
+        if part in counts or expert.pretrained
+    }
+    found |= {part: (name, None) for part, name in encoder_weights(run).items() if name or part in counts}
+    return [
+        Network(name, part, url, result.weight_licences.get(part), counts.get(part, 0))
+        for part, (name, url) in found.items()
     ]
-    text = model["text"].get("model") or model["text"].get("vectors")
-    for part, path in (("audio", model["audio"].get("weights")), ("text", text)):
-        if path or part in counts:
-            name = Path(path).name if path else None
-            found.append(Network(name, part, None, licences.get(part), counts.get(part, 0)))
-    return found
+
+
+def encoder_weights(run: Entry) -> dict[str, str | None]:
+    """Return the name of each encoder's pre-trained model."""
+    audio, text = run.recipe["model"]["audio"], run.recipe["model"]["text"]
+    paths = {"audio": audio.get("weights"), "text": text.get("model") or text.get("vectors")}
+    return {part: path and Path(path).name for part, path in paths.items()}
 
 
 def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
@@ -184,23 +183,15 @@ def count_parameters(runs: Sequence[Entry]) -> tuple[int, int]:
     return sum(trained.values()), sum(count for _, count in frozen)
 
 
-def are_counted(runs: Sequence[Entry]) -> bool:
-    """Return whether the runs have the parameters of every model.
-
-    Embeddings from files may lack them.
-    """
-    from_files = [(run, name) for run in runs for name, expert in run.result.experts.items() if not expert.rate]
-    return all(name in run.result.parameters.frozen for run, name in from_files) and sum(count_parameters(runs)) > 0
-
-
-def text_name(run: Entry) -> str:
-    """Return the name of the pre-trained text model, if any."""
-    return next((one.name for one in networks(run) if one.part == "text" and one.name), "trained from scratch")
-
-
 def training_sources(runs: Sequence[Entry]) -> list[SourceFacts]:
-    """Return the data sources that the runs are trained on."""
-    return [source for run in runs for source in run.result.data.values() if source.trains]
+    """Return the data sources that the runs are trained on, each once."""
+    sources = [source for run in runs for source in run.result.data.values() if source.trains]
+    return list({(str(source.sets), source.moments): source for source in sources}.values())
+
+
+def count_pairs(source: SourceFacts) -> int:
+    """Return the number of (text, recording) pairs for training."""
+    return sum(one.captions for one in source.sets.values()) if source.moments is None else source.moments
 
 
 def _external_sources(runs: Sequence[Entry], about: About) -> list[dict[str, Any]]:
@@ -221,52 +212,36 @@ def external_items(runs: Sequence[Entry]) -> dict[str, dict[str, Any]]:
     sets: dict[str, list[SetFacts]] = {}  # the splits of each set, each once
     for source in training_sources(runs):
         for name, split in source.sets.items():
-            items.setdefault(name, {"name": name, "purpose": "training", "url": None})
-            items[name]["url"] = extract_address(source.published) or items[name]["url"]
+            item = items.setdefault(name, {"name": name, "purpose": "training", "url": None})
+            item["url"] = extract_address(source.published) or item["url"]
             if split not in sets.setdefault(name, []):
                 sets[name].append(split)
     for name, splits in sets.items():
         clips, captions = sum(split.clips for split in splits), sum(split.captions for split in splits)
-        licences: Counter[str] = sum((Counter(split.licences) for split in splits), Counter())
         items[name] |= {
             "has_audio": True,
             "has_captions": captions > 0,
             "nb_captions_per_audio": round(captions / clips, 2),
             "total_audio_length": round(60 * sum(split.hours for split in splits), 1),  # minutes
-            "licences": dict(licences),
+            "licences": dict(sum((Counter(split.licences) for split in splits), Counter())),
         }
-    for one in (one for run in runs for one in networks(run)):
-        if one.name:
-            purpose = "word_modelling" if one.part == "text" else "audio_modelling"
-            items[one.name] = {"name": one.name, "purpose": purpose, "url": one.url, "total_audio_length": None}
-            items[one.name] |= {"licences": one.licence} if one.licence else {}
+    for one in (one for run in runs for one in networks(run) if one.name):
+        purpose = "word_modelling" if one.part == "text" else "audio_modelling"
+        items[str(one.name)] = {"name": one.name, "purpose": purpose, "url": one.url, "total_audio_length": None}
+        items[str(one.name)] |= {"licences": one.licence} if one.licence else {}
     return items
 
 
 def extract_address(published: str | None) -> str | None:
     """Return the web address that begins a text, if any."""
-    first = re.match(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+(?:/[^\s(),;]*)?", published or "")
-    return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
-
-
-def _count_pairs(runs: Sequence[Entry]) -> int:
-    """Return the number of (text, recording) pairs for training."""
-    sources = {(str(source.sets), source.moments): source for source in training_sources(runs)}
-    captions = sum(
-        one.captions for source in sources.values() if source.moments is None for one in source.sets.values()
-    )
-    return captions + sum(source.moments or 0 for source in sources.values())
+    found = re.match(r"(?:https?://)?([^\s(),;]+\.[^\s(),;]+)", published or "")
+    return f"https://{found[1]}" if found else None
 
 
 def loss_in_words(term: Mapping[str, Any]) -> str:
     """Return a loss as text, such as `ranking (margin 0.2)`."""
     settings = ", ".join(f"{key} {value}" for key, value in term.items() if key != "kind" and value is not None)
     return f"{term['kind']} ({settings})"
-
-
-def _format_millions(parameters: int) -> str:
-    millions = parameters / 1e6
-    return f"{millions:.0f} M" if millions >= 100 else f"{millions:.3g} M"
 
 
 def _as_one(values: list[Any]) -> Any:

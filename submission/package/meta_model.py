@@ -6,12 +6,11 @@ Other keys are allowed and not checked. Sources: see RESULT and EXTERNAL in edit
 with its comments, as a participant filled it in (secondary).
 """
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 
-from data_tools.settings import fault_of
+from data_tools.settings import faults_of
 from submission.editions import ABBREVIATION, EXTERNAL, RESULT, Edition
 
 
@@ -30,21 +29,9 @@ def _require_value(value: Any) -> Any:
     return value
 
 
-def _require_short(text: str) -> str:
-    if len(text) > ABBREVIATION:
-        raise ValueError(f"must have at most {ABBREVIATION} characters")
-    return text
-
-
-def _require_address(text: str) -> str:
-    if not re.fullmatch(r"[^@\s]+@[^@\s]+", text):
-        raise ValueError("must be an address such as jo@example.org")
-    return text
-
-
 Required = Annotated[Any, AfterValidator(_require_value)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Abbreviation = Annotated[Text, AfterValidator(_require_short)]
+Abbreviation = Annotated[Text, Field(max_length=ABBREVIATION)]
 
 
 class Affiliation(Part):
@@ -61,7 +48,7 @@ class Author(Part):
 
     lastname: Text
     firstname: Text
-    email: Annotated[str, AfterValidator(_require_address)]
+    email: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+$")]
     corresponding: bool | None = False
     affiliation: Affiliation
 
@@ -103,8 +90,7 @@ def figure_keys(edition: Edition) -> dict[str, str]:
     Such as R1 for R@1, or Recall1@0.7 for R1@0.7.
     """
     if edition.output == "windows":
-        recalls = sorted(name for name in edition.metrics if name.startswith("R1@"))
-        return {name: f"Recall{name[1:]}" for name in sorted(recalls, key=lambda name: name != edition.metric)}
+        return {name: f"Recall{name[1:]}" for name in edition.metrics if name.startswith("R1@")}
     return {name: name.replace("@", "") for name in edition.metrics}
 
 
@@ -120,6 +106,5 @@ def meta_faults(meta: Any, label: str, edition: Edition) -> list[str]:
     try:
         model.model_validate(meta)
     except ValidationError as error:
-        faults = [fault for fault in error.errors() if fault["type"] != "invalid_key"]  # such keys are not checked
-        return [f"{'.'.join(map(str, fault['loc'])) or 'meta.yaml'}: {fault_of(fault)}" for fault in faults]
+        return [f"meta.yaml: {fault}" for fault in faults_of(error)]
     return []

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from submission.editions import Edition
 from submission.errors import SubmissionError
@@ -17,7 +18,17 @@ from submission.package.meta import make_meta, missing_facts, system_label
 from submission.runs.entry import Entry, open_entry
 from submission.systems import AnyTruth
 
-Submitted = list[Entry] | Path  # one run, the runs of a blend, or the score matrix of another program
+
+class Submitted(NamedTuple):
+    """What is named on the command line.
+
+    Attributes:
+        runs: One run, or the runs of a blend; none for the score matrix of another program.
+        scores: Scores or windows of the first run, or that matrix.
+    """
+
+    runs: list[Entry]
+    scores: Path
 
 
 def pack(
@@ -28,26 +39,24 @@ def pack(
     Args:
         names: RUN[:ENTRY], several of them joined by commas for a blend, or SCORES.npy.
     """
-    systems: list[Submitted] = []
+    systems = []
     for name in names:
-        systems.append(Path(name) if name.endswith(".npy") else [open_entry(part) for part in name.split(",")])
+        runs = [] if name.endswith(".npy") else [open_entry(part) for part in name.split(",")]
+        systems.append(Submitted(runs, runs[0].scores if runs else Path(name)))
     about = read_about(about_path, len(systems))
     if problems := dict.fromkeys(_problems(systems, about, edition)):  # a source may be missing in several systems
         raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
-    packed = []
-    for number, (one, facts) in enumerate(zip(systems, about.systems, strict=True), 1):
-        label = system_label(about, edition, number)
-        packed.append(_pack_one(one, about, facts, edition, label, about_path.parent))
+    packed = [
+        _pack_one(one, about, facts, edition, system_label(about, edition, number), about_path.parent)
+        for number, (one, facts) in enumerate(zip(systems, about.systems, strict=True), 1)
+    ]
     write_archive(out, packed, edition, report)
     return packed
 
 
 def _problems(systems: Sequence[Submitted], about: About, edition: Edition) -> Iterator[str]:
     """Yield each reason why the systems cannot form one package."""
-    if len(systems) > edition.systems:
-        yield f"{len(systems)} systems are submitted; edition {edition.name} accepts {edition.systems}"
-    for number, (given, facts) in enumerate(zip(systems, about.systems, strict=True)):
-        runs = given if isinstance(given, list) else []
+    for number, ((runs, _), facts) in enumerate(zip(systems, about.systems, strict=True)):
         for run in runs:
             if run.of_moments != (edition.output == "windows"):
                 yield f"{run.folder}:{run.name} is of another task than edition {edition.name}"
@@ -70,19 +79,20 @@ def _pack_one(
     Args:
         folder: That of about.yaml, to which its paths are relative.
     """
-    runs = given if isinstance(given, list) else []
-    own = given if isinstance(given, Path) else given[0].scores
+    runs, own = given
     blind = runs[0].blind if runs else None
     scored = folder / facts.scored if facts.scored else own
     output = folder / facts.output if facts.output else blind.scores if blind else own
-    truth: AnyTruth | None
+    truth: AnyTruth
     if edition.output == "windows":
-        figures = summarise_moments_file(scored, runs[0].truth, edition).values
-        truth = blind.truth if blind else None if facts.output else runs[0].truth
+        known = runs[0].truth
+        figures = summarise_moments_file(scored, known, edition).values
+        truth = blind.truth if blind else None if facts.output else known
         answers = read_moments(output, edition, truth)
-        position = {qid: number for number, qid in enumerate(truth.queries if truth else ())}
-        answers.sort(key=lambda answer: position.get(answer.qid, 0))
-        data, is_known = submitted(answers, edition), {one.qid for one in answers} <= runs[0].truth.queries.keys()
+        if truth:  # in the order of the organisers' list
+            position = {qid: number for number, qid in enumerate(truth.queries)}
+            answers.sort(key=lambda answer: position[answer.qid])
+        data, is_known = submitted(answers, edition), {one.qid for one in answers} <= known.queries.keys()
     else:
         matrix = _scores_of(runs, scored)
         data, truth, is_known = _csv_to_submit(runs, output, edition, blind, set(matrix.query_texts))

@@ -46,8 +46,8 @@ def draw_ranks(first: np.ndarray, n_pool: int) -> bytes:
     """Draw the distribution of the first relevant ranks, as SVG."""
     ends = [0, *(end for end in RANKS if end < n_pool), n_pool]
     labels = [str(end) if end - before == 1 else f"{before + 1}–{end}" for before, end in pairwise(ends)]
-    counts = [int(((first > before) & (first <= end)).sum()) for before, end in pairwise(ends)]
-    return draw_bars(labels, counts, "rank of the first relevant clip", "queries")
+    counts, _ = np.histogram(first, [end + 0.5 for end in ends])
+    return draw_bars(labels, counts.tolist(), "rank of the first relevant clip", "queries")
 
 
 def recalls_by_length(summary: Summary, metric: str) -> Iterator[tuple[str, int, float]]:

@@ -14,22 +14,17 @@ def draw_systems(systems: Mapping[str, Summary], levels: Mapping[str, float]) ->
     """Draw the primary metric of systems, beside reference values."""
     first, names = next(iter(systems.values())), [*systems, *levels]
     scale, unit = (100, " in %") if first.of_moments else (1, "")
-    values = [*(one.values[first.primary] for one in systems.values()), *levels.values()]
-    bounds = scale * np.array([one.bootstrap for one in systems.values()])
     figure = new_figure(1.1 + 0.35 * len(names))
     axes = figure.add_subplot(xlabel=first.primary + unit)
-    axes.hlines(range(len(systems)), bounds[:, 0], bounds[:, 1], color=BLUE, linewidth=5, alpha=0.4)
-    colours = [BLUE] * len(systems) + [ORANGE] * len(levels)
-    axes.scatter(scale * np.array(values), range(len(names)), color=colours, zorder=2)
-    axes.set_yticks(range(len(names)), [short(name) for name in names], parse_math=False)
-    axes.set(ylim=(len(names) - 0.5, -0.5), xlim=(0, max(1e-6, axes.get_xlim()[1])))
+    for row, one in enumerate(systems.values()):
+        axes.plot(scale * np.array(one.bootstrap), [row, row], color=BLUE, linewidth=5, alpha=0.4)
+        axes.plot(scale * one.values[first.primary], row, "o", color=BLUE)
+    for row, level in enumerate(levels.values(), len(systems)):
+        axes.plot(scale * level, row, "o", color=ORANGE)
+    axes.set_yticks(range(len(names)), [name[-LONGEST:] for name in names], parse_math=False)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
     return encoded(figure)
-
-
-def short(name: str) -> str:
-    """Return the end of a name, in letters that every font has."""
-    text = name.encode("ascii", "backslashreplace").decode()
-    return text if len(text) <= LONGEST else f"...{text[-LONGEST:]}"
 
 
 def draw_bars(labels: Sequence[str], values: Sequence[float], xlabel: str, ylabel: str) -> bytes:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from data_tools.files import writing
+from data_tools.files import write_text
 from submission.errors import SubmissionError
 from submission.metrics.summary import Summary, compare
 from submission.report import clips, moments
@@ -40,8 +40,7 @@ def write_report(out: Path, run: Entry, others: Sequence[Entry]) -> None:
         "recipe": json.dumps(run.recipe, indent=1),
         **room.content(run, store),
     }
-    with writing(out) as file:
-        file.write(render(content, store.uris).encode())
+    write_text(out, render(content, store.uris))
 
 
 def reference_levels(run: Entry) -> dict[str, float]:

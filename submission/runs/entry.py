@@ -114,23 +114,12 @@ class Entry:
         return summarise_matrix(self.matrix, self.edition)
 
 
-def is_run(text: str) -> bool:
-    """Return whether a text is RUN or RUN:ENTRY."""
-    return _split(text)[0].is_dir()
-
-
-def _split(text: str) -> tuple[Path, str]:
-    """Return the folder of RUN:ENTRY, and the entry; "" if it has none."""
-    folder, _, entry = text.rpartition(":")
-    return (Path(text), "") if not folder or Path(text).exists() else (Path(folder), entry)
-
-
 def open_entry(text: str) -> Entry:
     """Open RUN:ENTRY, or the first ranked entry of RUN."""
-    folder, entry = _split(text)
-    for needed in ("result.json", "resolved.json"):
-        if not (folder / needed).is_file():
-            raise SubmissionError(f"{folder} is not a finished run, because {needed} is missing; {finish_hint(folder)}")
+    before, _, entry = text.rpartition(":")
+    folder, entry = (Path(text), "") if not before or Path(text).exists() else (Path(before), entry)
+    if not (folder / "result.json").is_file():
+        raise SubmissionError(f"{folder} is not a finished run, because result.json is missing; {finish_hint(folder)}")
     result = read_result(folder)
     known = [*result.rank, *result.moments]
     entry = entry or next(iter(known), "")

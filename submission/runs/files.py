@@ -42,18 +42,18 @@ class FrameScores(NamedTuple):
 
 
 def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
-    """Write the probabilities of frames, by query id, as .npz.
+    """Write the probabilities of frames as .npz.
 
-    arr_0, arr_1 and so on are in the order of qids: edges of frames, then their probabilities and NaN.
+    The arrays of a query are called `edges QID` and `frames QID`.
     """
-    tables = [np.stack([one.edges, np.append(one.frames, np.nan)]) for one in scores.values()]
+    arrays = {f"{part} {qid}": values for qid, one in scores.items() for part, values in one._asdict().items()}
     with writing(path) as file:
-        np.savez_compressed(file, *tables, qids=np.array(list(scores), dtype=np.str_))
+        np.savez_compressed(file, **arrays)
 
 
 def read_frame_scores(path: Path) -> dict[str, FrameScores]:
     """Read the probabilities of frames, by query id."""
     require_file(path)
-    with np.load(path, allow_pickle=False) as file:
-        tables = [file[f"arr_{number}"] for number in range(len(file["qids"]))]
-        return {str(qid): FrameScores(own[0], own[1, :-1]) for qid, own in zip(file["qids"], tables, strict=True)}
+    with np.load(path) as file:
+        qids = [name.removeprefix("edges ") for name in file if name.startswith("edges ")]
+        return {qid: FrameScores(file[f"edges {qid}"], file[f"frames {qid}"]) for qid in qids}

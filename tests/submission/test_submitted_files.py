@@ -396,7 +396,6 @@ def test_windows_outside_the_recording_or_without_length_are_noted(
 ) -> None:
     line = named("a_1") | {"duration": 60, "relevant_windows": [window], WINDOWS: [window]}
     truth = read_moment_truth(json_lines(tmp_path / "one.jsonl", [line]))
-    assert [note.line for note in truth.notes] == [1] * is_odd
     assert bool(check_moments((tmp_path / "one.jsonl").read_bytes(), E2026, truth).notes) == is_odd
 
 
@@ -412,9 +411,6 @@ def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
         assert word in kinds
     ten = json.dumps(LINE | {WINDOWS: [[n, n + 1] for n in range(10)]}).encode()
     assert check_moments(ten, E2026).notes == []
-    right = [named("a_1") | {"relevant_windows": [[3, 3]]}, named("b_1") | {"relevant_windows": []}]
-    right.append(named("c_1") | {"relevant_windows": [[0, 1500], [0, 1500.5]]})  # the longest that counts
-    assert [note.line for note in read_moment_truth(json_lines(tmp_path / "t.jsonl", right)).notes] == [1, 2, 3]
 
 
 # --- files of a run ----------------------------------------------------------------------------------------------

@@ -55,16 +55,15 @@ def test_write_check_and_score_agree(said: Said) -> None:
     values = summarise_matrix(read_scores(Path("a.npy")), E2022).values
     for year in ("2022", "2024", "2025", "custom"):
         said(f"write a.npy --out {year}.csv --edition {year}")
-        assert "ok: 24 queries x 1" in said(f"check {year}.csv --edition {year} --truth captions.csv")
+        assert "ok: 24 queries" in said(f"check {year}.csv --edition {year} --truth captions.csv")
         found = json.loads(said(f"score {year}.csv --edition {year} --truth captions.csv --json"))
         assert {name: found["values"][name] for name in values} == pytest.approx(values)
     assert "note" in said("check 2022.csv")
     assert "ok" in said("check 2025.csv --truth a.npy")
-    text = said("score a.npy --per-query queries.csv")
-    assert f"mAP@10     {values['mAP@10']:.4f}" in text
-    rows = Path("queries.csv").read_text().splitlines()
-    assert rows[0] == "query,relevant,ranks,R@1,R@5,R@10,mAP@10"
-    assert len(rows) == 25
+    assert f"mAP@10     {values['mAP@10']:.4f}" in said("score a.npy")
+    rows = json.loads(said("score a.npy --json"))["per_query"]
+    assert list(rows) == ["query", "R@1", "R@5", "R@10", "mAP@10"]
+    assert (len(rows["query"]), np.mean(rows["mAP@10"])) == (24, pytest.approx(values["mAP@10"]))
     assert "pooled R@1" in said("score a.npy --direction audio-to-text")
     assert json.loads(said("score run:mean --json"))["queries"] == 24
 
@@ -124,8 +123,6 @@ def test_rerank_by_a_judge_whose_weight_is_chosen_on_validation(said: Said) -> N
     assert found.facts["reranked"]["judged pairs"] == 288
     assert found.facts["reranked"]["validation"]["mAP@10"] == 1
     assert summarise_matrix(found, E2022).values["R@1"] > 0.9
-    said("rerank a.npy --judged a.jsonl --weight 0 --out same.npy")
-    assert np.array_equal(read_scores(Path("same.npy")).values, read_scores(Path("a.npy")).values)
 
 
 def test_moments_are_checked_scored_and_written(said: Said) -> None:
@@ -138,7 +135,6 @@ def test_moments_are_checked_scored_and_written(said: Said) -> None:
     said("write dev.jsonl --out mine.jsonl")
     assert "ok: 4 queries" in said("check mine.jsonl --queries list.jsonl")
     assert "note" in said("check dev.jsonl")
-    assert "true window" in said("check true.jsonl"), "and one note"
 
 
 def test_package_and_report_are_written(said: Said) -> None:

@@ -311,7 +311,7 @@ def test_model_trained_on_whole_clips_finds_windows_after_fitting_on_validation(
 
 def test_metrics_of_random_windows_match_expected_values() -> None:
     """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
-    truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
+    truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl")
     found = metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
     assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
@@ -320,7 +320,7 @@ def test_metrics_of_random_windows_match_expected_values() -> None:
 def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_values() -> None:
     """One of three queries has a text that was trained on. Of the others, one is right."""
     queries = {str(n): MomentQuery(n, str(n), text, "v", 60.0, [[0, 10]]) for n, text in enumerate("abc")}
-    truth, edition = MomentTruth(queries, "t.jsonl", []), MOMENTS["2026"]
+    truth, edition = MomentTruth(queries, "t.jsonl"), MOMENTS["2026"]
     windows = [[20, 30, 1.0], [0, 10, 1.0], [20, 30, 1.0]]
     pairs = zip(queries.values(), windows, strict=True)
     answers = [Moments(query.line, query.qid, query.query, query.vid, [window]) for query, window in pairs]
