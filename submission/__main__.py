@@ -135,14 +135,11 @@ def write(
 ) -> None:
     """Write the file that an edition requires."""
     source, year = scores_file(scores), common_edition(edition, [scores])
-    needed = ".jsonl" if year.output == "windows" else ".npy"
     require_other(out, [source])
-    if source.suffix != needed:
-        raise SubmissionError(f"{scores}: no scores for edition {year.name}; give a {needed}")
     if year.output == "windows":
         from submission.formats.moments import read_moments, write_moments
 
-        write_moments(out, read_moments(source, year), year)
+        write_moments(out, read_moments(source))
     else:
         write_csv(read_scores(source), out, year)
     print(f"wrote {out} of edition {year.name}")
@@ -153,7 +150,6 @@ def blend(
     scores: Annotated[list[str], typer.Argument(help="Two or more score matrices (.npy) or finished runs.")],
     out: Annotated[Path, typer.Option(help="The score matrix to write.")],
     how: Annotated[How, typer.Option(help="Values to average.")] = "raw",
-    weight: Annotated[list[float], typer.Option(help="Weight of each system, in order; default: equal ones.")] = [],  # noqa: B006
     validation: Annotated[
         list[str], typer.Option(help="Scores of validation by the same model, for each system, to search the weights.")
     ] = [],  # noqa: B006
@@ -161,14 +157,12 @@ def blend(
 ) -> None:
     """Combine several systems into one score matrix."""
     count = len(set(scores))
-    if count < 2 or count < len(scores) or (validation and (weight or len(set(validation)) != count)):
-        hint = "and one --validation or --weight for each, not both"
-        raise SubmissionError(f"a blend needs two or more systems, none twice, {hint}")
+    if count < 2 or count < len(scores) or (validation and len(set(validation)) != count):
+        raise SubmissionError("a blend needs two or more systems, none twice, and no or one --validation for each")
     files = {name: scores_file(name) for name in [*scores, *validation]}
     require_other(out, files.values())
-    read = {name: read_scores(path) for name, path in files.items()}
-    parts, searched = ({name: read[name] for name in names} for names in (scores, validation))
-    weights = weight or None
+    parts, searched = ({name: read_scores(files[name]) for name in names} for names in (scores, validation))
+    weights = None
     if validation:
         require_disjoint(parts, searched)
         year = common_edition(edition, files)

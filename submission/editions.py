@@ -15,6 +15,7 @@ ABBREVIATION = 10  # characters of a system's abbreviation; confirmed: the valid
 # Names in a package: LABEL.output.csv, LABEL.meta.yaml, LABEL.technical_report.pdf. inferred: the same validator, and a
 # published report of 2025, Filomeno_JKU_task6_1.technical_report.pdf; of 2026, Zhang_XJTLU_task6_1.output.jsonl
 RESULT = "development_testing"  # block of results in meta.yaml; remembered: FalconPerez_Aalto_task3_1.meta.yaml
+MAX_WINDOWS = 10  # of a query that count; confirmed: src/standalone_eval/eval.py of 2026, max_pred_windows
 MAX_SECONDS = 1500.0  # of a true window that counts; confirmed: src/standalone_eval/eval.py of 2026, length_ranges
 # Keys of an external data set in meta.yaml; remembered: the same template
 EXTERNAL = ("name", "purpose", "url", "total_audio_length")
@@ -32,7 +33,6 @@ class Edition:
         query_column, rank_prefix: Header of a CSV; the rank follows, from 1.
         ranking_length: Number of ranks in a ranked CSV.
         systems: Maximum number of systems in a package.
-        max_windows: Windows per query that count.
     """
 
     name: str
@@ -44,7 +44,6 @@ class Edition:
     rank_prefix: str = "file_name_"
     ranking_length: int = 10
     systems: int = 4
-    max_windows: int = 10
 
     @property
     def suffix(self) -> str:
@@ -108,7 +107,6 @@ _2026 = Edition(
     output="windows",  # confirmed: src/create_submission.py; windows have no scores since 2026-05-20
     metric="R1@0.7",  # secondary: arXiv 2609.12484, a participant's paper on the results
     metrics=("R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75"),  # confirmed: src/standalone_eval/eval.py, `brief`
-    max_windows=10,  # confirmed: src/standalone_eval/eval.py, max_pred_windows
 )
 _CUSTOM = replace(  # for data and rules outside the challenge
     _2022,

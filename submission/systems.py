@@ -57,7 +57,7 @@ def check_output(data: bytes, edition: Edition, truth: AnyTruth) -> Findings:
         return Findings([*format_problems(problems)], [], counted(len(rows), "query"))
     from submission.formats.moments import check_moments
 
-    answers, problems, notes = check_moments(data, edition, moments)
+    answers, problems, notes = check_moments(data, moments)
     if answers and answers[0].is_scored:
         notes.append(Problem(None, SCORED))
     return Findings([*format_problems(problems)], [*format_problems(notes)], counted(len(answers), "query"))
@@ -171,7 +171,7 @@ def _read_matrix(name: str, edition: Edition, known: AnyTruth) -> ScoreMatrix:
     path = scores_file(name)
     if path.suffix == ".npy" and known is None:
         return read_scores(path)
-    if path.suffix == ".jsonl" or not isinstance(known, Labels):
+    if not isinstance(known, Labels):
         raise SubmissionError(f"{name}: captions are needed to score clips; add --truth FILE.csv")
     if path.suffix != ".npy":
         return read_csv(path, edition, known)

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from data_tools.files import require_file, writing
 from data_tools.moments import read_published
-from submission.editions import Edition
+from submission.editions import MAX_WINDOWS
 from submission.errors import SubmissionError
 from submission.formats.problems import Problem, require_none
 
@@ -120,15 +120,15 @@ def read_moment_truth(path: Path) -> MomentTruth:
     return MomentTruth(queries, path.name)
 
 
-def read_moments(path: Path, edition: Edition, truth: MomentTruth | None = None) -> list[Moments]:
+def read_moments(path: Path, truth: MomentTruth | None = None) -> list[Moments]:
     """Read found windows. Raises SubmissionError for a file with problems."""
     require_file(path)
-    answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
+    answers, problems, _ = check_moments(path.read_bytes(), truth)
     require_none(path, problems)
     return answers
 
 
-def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = None) -> Checked:
+def check_moments(data: bytes, truth: MomentTruth | None = None) -> Checked:
     """Check found windows.
 
     With a truth, the file must have all queries and no others.
@@ -156,7 +156,7 @@ def check_moments(data: bytes, edition: Edition, truth: MomentTruth | None = Non
         unknown = (answer for answer in answers if answer.qid not in queries)
         problems += [Problem(answer.line, "unknown query", answer.qid, queries) for answer in unknown]
         problems += [Problem(None, "no line for the query", qid) for qid in queries if qid not in found]
-    notes = [note for answer in answers for note in _oddities(answer, edition, queries.get(answer.qid))]
+    notes = [note for answer in answers for note in _oddities(answer, queries.get(answer.qid))]
     return Checked(answers, problems, notes)
 
 
@@ -171,18 +171,18 @@ def write_scored_moments(path: Path, answers: Sequence[Moments]) -> None:
         file.writelines(_line(answer, answer.windows) for answer in answers)
 
 
-def write_moments(path: Path, answers: Sequence[Moments], edition: Edition) -> None:
+def write_moments(path: Path, answers: Sequence[Moments]) -> None:
     """Write a file to submit."""
     with writing(path) as file:
-        file.write(submitted(answers, edition))
+        file.write(submitted(answers))
 
 
-def submitted(answers: Sequence[Moments], edition: Edition) -> bytes:
+def submitted(answers: Sequence[Moments]) -> bytes:
     """Return a file to submit.
 
     The best windows of each query without their scores, best first.
     """
-    best = ([window[:2] for window in answer.ranked[: edition.max_windows]] for answer in answers)
+    best = ([window[:2] for window in answer.ranked[:MAX_WINDOWS]] for answer in answers)
     return b"".join(map(_line, answers, best))
 
 
@@ -191,15 +191,15 @@ def _line(answer: Moments, windows: list[Window]) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode() + b"\n"
 
 
-def _oddities(answer: Moments, edition: Edition, query: MomentQuery | None) -> list[Problem]:
+def _oddities(answer: Moments, query: MomentQuery | None) -> list[Problem]:
     """Return unusual content of a line, which is scored anyway."""
-    count, windows = edition.max_windows, answer.windows
+    windows = answer.windows
     end_of = query.seconds if query and query.seconds is not None else float("inf")
     kinds = {
         "a window has no length, or is outside the recording": any(
             window[0] == window[1] or window[0] < 0 or window[1] > end_of for window in windows
         ),
-        f"more than the {count} windows that count": len(windows) > count,
+        f"more than the {MAX_WINDOWS} windows that count": len(windows) > MAX_WINDOWS,
         "windows are not sorted by score: R1 uses the first, mAP the best score": windows != answer.ranked,
         "query or vid differs from the list": query and (answer.query, answer.vid) != (query.query, query.vid),
     }

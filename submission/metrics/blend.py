@@ -66,16 +66,15 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     """
     require_same_labels(parts)
     first, values = next(iter(parts.values())), [scaled(part, how) for part in parts.values()]
-    total, picked = np.zeros_like(values[0]), list[int]()
-    best, chosen = -1.0, [0]
+    total, picked, reached = np.zeros_like(values[0]), list[int](), list[float]()
     for _ in range(PICKS):
         sums = (replace(first, values=(total + one).astype(np.float32)) for one in values)
         found = [summarise_matrix(one, edition).values[edition.metric] for one in sums]
-        picked.append(int(np.argmax(found)))
-        total = total + values[picked[-1]]
-        if found[picked[-1]] > best:
-            best, chosen = found[picked[-1]], picked.copy()
-    return [chosen.count(index) / len(chosen) for index in range(len(values))], best
+        reached.append(max(found))
+        picked.append(found.index(reached[-1]))
+        total += values[picked[-1]]
+    chosen = picked[: 1 + reached.index(max(reached))]
+    return [chosen.count(index) / len(chosen) for index in range(len(values))], max(reached)
 
 
 def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:

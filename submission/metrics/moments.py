@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from submission.editions import MAX_SECONDS
+from submission.editions import MAX_SECONDS, MAX_WINDOWS
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-MAX_WINDOWS = 10  # per query that AP uses
 # Ranges of true windows in seconds: the lower limit is excluded, the upper one included. inferred: the first three are
 # those of Moment-DETR, which a comment in the scorer lists, but `long` has no upper limit; the others divide `short`.
 LENGTHS = {

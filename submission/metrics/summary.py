@@ -225,14 +225,13 @@ def _per_query(metric: str, queries: RelevantRanks) -> np.ndarray:
     return average_precision(queries.ranks, queries.n_relevant, int(k) if k else None)
 
 
-def summarise_audio_to_text(queries: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
+def summarise_audio_to_text(queries: RelevantRanks) -> Summary:
     """Return the metrics of ranks_from_audio.
 
     HR@k, R@k, pooled R@k, mAP@10 and mAP.
     """
-    names = [*(f"HR@{k}" for k in ks), *(f"R@{k}" for k in ks), "mAP@10", "mAP"]
-    summary = summarise(queries, names)
-    pooled = {f"pooled R@{k}": pooled_recall(queries.ranks, queries.n_relevant, k) for k in ks}
+    summary = summarise(queries, ["HR@1", "HR@5", "HR@10", "R@1", "R@5", "R@10", "mAP@10", "mAP"])
+    pooled = {f"pooled R@{k}": pooled_recall(queries.ranks, queries.n_relevant, k) for k in (1, 5, 10)}
     return replace(summary, values=summary.values | pooled)
 
 
@@ -262,7 +261,7 @@ def summarise_moments_file(path: Path, truth: "MomentTruth", edition: Edition) -
     """Return the metrics of a file of moments."""
     from submission.formats.moments import read_moments, windows_by_query
 
-    return summarise_moments(windows_by_query(read_moments(path, edition, truth)), truth, edition)
+    return summarise_moments(windows_by_query(read_moments(path, truth)), truth, edition)
 
 
 def summarise_moments(predictions: Mapping[str, Windows], truth: "MomentTruth", edition: Edition) -> Summary:

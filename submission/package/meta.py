@@ -227,8 +227,13 @@ def external_items(runs: Sequence[Entry]) -> dict[str, dict[str, Any]]:
         }
     for one in (one for run in runs for one in networks(run) if one.name):
         purpose = "word_modelling" if one.part == "text" else "audio_modelling"
-        items[str(one.name)] = {"name": one.name, "purpose": purpose, "url": one.url, "total_audio_length": None}
-        items[str(one.name)] |= {"licences": one.licence} if one.licence else {}
+        known = {"licences": one.licence} if one.licence else {}
+        items[str(one.name)] = {
+            "name": one.name,
+            "purpose": purpose,
+            "url": one.url,
+            "total_audio_length": None,
+        } | known
     return items
 
 

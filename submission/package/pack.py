@@ -8,7 +8,7 @@ from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, csv_of
 from submission.formats.moments import read_moments, submitted
-from submission.formats.score_matrix import Labels, ScoreMatrix, read_scores
+from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import read_annotations
 from submission.metrics.blend import models_of
 from submission.metrics.summary import summarise_matrix, summarise_moments_file, with_truth
@@ -88,31 +88,22 @@ def _pack_one(
         known = runs[0].truth
         figures = summarise_moments_file(scored, known, edition).values
         truth = blind.truth if blind else None if facts.output else known
-        answers = read_moments(output, edition, truth)
+        answers = read_moments(output, truth)
         if truth:  # in the order of the organisers' list
             position = {qid: number for number, qid in enumerate(truth.queries)}
             answers.sort(key=lambda answer: position[answer.qid])
-        data, is_known = submitted(answers, edition), {one.qid for one in answers} <= known.queries.keys()
+        data, is_known = submitted(answers), {one.qid for one in answers} <= known.queries.keys()
     else:
         matrix = _scores_of(runs, scored)
-        data, truth, is_known = _csv_to_submit(runs, output, edition, blind, set(matrix.query_texts))
+        ranked = _scores_of(runs, output) if output.suffix == ".npy" else None
+        data = csv_of(ranked, edition) if ranked else output.read_bytes()
+        truth = ranked or (blind.matrix if blind else None)
+        is_known = {cells[0] for _, cells in check_csv(data, edition).rows} <= set(matrix.query_texts)
         if about.annotations:
             matrix = with_truth(matrix, read_annotations(folder / about.annotations, matrix))
         figures = summarise_matrix(matrix, edition).values
     meta = make_meta(runs, about, facts, figures, edition, label)
     return PackedSystem(label, data, meta, truth, str(output), is_known)
-
-
-def _csv_to_submit(
-    runs: Sequence[Entry], output: Path, edition: Edition, blind: Entry | None, known: set[str]
-) -> tuple[bytes, Labels | None, bool]:
-    """Return a CSV, its queries and pool, and whether its answers are known."""
-    if output.suffix == ".npy":
-        matrix = _scores_of(runs, output)
-        return csv_of(matrix, edition), matrix, any(clips is not None for clips in matrix.relevant)
-    data = output.read_bytes()
-    queries = {cells[0] for _, cells in check_csv(data, edition).rows}
-    return data, blind.matrix if blind else None, queries <= known
 
 
 def _scores_of(runs: Sequence[Entry], path: Path) -> ScoreMatrix:

@@ -104,7 +104,7 @@ class Entry:
     @cached_property
     def answers(self) -> list[Moments]:
         """The found windows, with scores."""
-        return read_moments(self.scores, self.edition, self.truth)
+        return read_moments(self.scores, self.truth)
 
     @cached_property
     def summary(self) -> Summary:

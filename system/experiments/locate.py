@@ -12,7 +12,7 @@ from data_tools.files import require_other
 from data_tools.manifest import TEST_SPLITS, Query, read_manifest
 from data_tools.moments import by_name, inside_recordings, read_moments
 from data_tools.settings import fault_of, parse
-from submission.editions import format_metric, get_moments_edition
+from submission.editions import MAX_WINDOWS, format_metric, get_moments_edition
 from submission.formats.moments import (
     windows_by_query,
 )
@@ -103,7 +103,7 @@ def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted:
     own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
     given = {key: parse(value).value for key, _, value in (change.partition("=") for change in decode)}
     by = given.pop("by", own.by if own and len(retrievers) == 1 else "overlap")
-    settings = (own.decoding.model_dump() if own else {}) | {"windows": get_moments_edition().max_windows}
+    settings = (own.decoding.model_dump() if own else {}) | {"windows": MAX_WINDOWS}
     settings |= given if by == "thresholds" else {"threshold": None, **given}
     try:
         decoding = Decoding.model_validate(settings)

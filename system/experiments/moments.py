@@ -12,7 +12,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment, by_name, inside_recordings
 from data_tools.moments import write_moments as write_truth
-from submission.editions import Edition, get_moments_edition
+from submission.editions import MAX_WINDOWS, Edition, get_moments_edition
 from submission.formats.moments import (
     Moments,
     MomentTruth,
@@ -216,7 +216,7 @@ def metrics_of_random_windows(
         drawn = {}
         for qid, known in edges.items():
             points = np.unique(known)
-            drawn[qid] = [sorted(rng.choice(points, 2, replace=False).tolist()) for _ in range(edition.max_windows)]
+            drawn[qid] = [sorted(rng.choice(points, 2, replace=False).tolist()) for _ in range(MAX_WINDOWS)]
         values = metric_values(score_moments(drawn, truth.windows()), edition.metrics)
         total = {metric: value + values[metric] / DRAWS for metric, value in total.items()}
     return total

@@ -151,9 +151,10 @@ def test_audio_to_text_by_hand() -> None:
     found = ranks_from_audio(MATRIX)
     assert found.ranks.tolist() == [[1, 3], [1, 3]]
     assert (found.texts, found.n_pool) == (["a.wav", " b.wav"], 4)
-    values = summarise_audio_to_text(found, (1, 2)).values
+    values = summarise_audio_to_text(found).values
     assert values["HR@1"] == 1
-    assert values["R@1"] == values["pooled R@2"] == 0.5
+    assert values["R@1"] == values["pooled R@1"] == 0.5
+    assert values["R@5"] == 1
     assert values["mAP@10"] == values["mAP"] == pytest.approx((1 + 2 / 3) / 2)
 
 

@@ -39,13 +39,13 @@ from submission.formats.truth import labels_of, read_annotations, read_blind_set
 from submission.metrics.summary import summarise_matrix
 from submission.runs.files import FrameScores, read_clips, read_frame_scores, write_frame_scores
 
-E2025, E2026, CUSTOM = EDITIONS["2025"], MOMENTS["2026"], EDITIONS["custom"]
+E2025, CUSTOM = EDITIONS["2025"], EDITIONS["custom"]
 
 
 def test_editions_have_their_columns_and_metrics() -> None:
     assert get_edition(2022).columns == ["caption", *(f"file_name_{rank}" for rank in range(1, 11))]
     assert EDITIONS["2024"].columns[:2] == ["caption", "fname_1"]
-    assert (E2025.metric, E2026.metric, E2022.metric) == ("mAP@16", "R1@0.7", "mAP@10")
+    assert (E2025.metric, MOMENTS["2026"].metric, E2022.metric) == ("mAP@16", "R1@0.7", "mAP@10")
     assert CUSTOM.for_pool(2).columns == ["query", "file_name_1", "file_name_2"]
     assert E2022.for_pool(2).ranking_length == 10
     assert (format_metric("mAP@10", 0.5, "+"), format_metric("R1@0.7", 0.5)) == ("+0.5000", "50.00 %")
@@ -333,16 +333,16 @@ def test_pairs_survive_a_round_trip_and_wrong_ones_are_refused_by_line(tmp_path:
 
 def test_found_windows_are_written_with_and_without_scores(tmp_path: Path) -> None:
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
-    answers = read_moments(write_found(tmp_path / "found.jsonl"), E2026, truth)
+    answers = read_moments(write_found(tmp_path / "found.jsonl"), truth)
     assert windows_by_query(answers) == FOUND
     write_scored_moments(tmp_path / "again.jsonl", answers)
-    assert read_moments(tmp_path / "again.jsonl", E2026) == answers
+    assert read_moments(tmp_path / "again.jsonl") == answers
     many = replace(answers[0], windows=[[float(n), n + 1.0, n / 20] for n in range(12)])
-    write_moments(tmp_path / "out.jsonl", [many], E2026)
+    write_moments(tmp_path / "out.jsonl", [many])
     (line,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert line["pred_relevant_windows"] == [[n, n + 1] for n in range(11, 1, -1)], "the best ten, best first"
     assert list(line) == ["qid", "query", "vid", "pred_relevant_windows"]
-    assert not read_moments(tmp_path / "out.jsonl", E2026)[0].is_scored
+    assert not read_moments(tmp_path / "out.jsonl")[0].is_scored
     assert truth.windows() == QUERIES
     assert read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True)).is_blind
 
@@ -377,7 +377,7 @@ def test_each_fault_of_found_windows_is_reported_with_its_line(
 ) -> None:
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     data = "".join(json.dumps(each) + "\n" if each != "x" else "x\n" for each in lines).encode()
-    problems = check_moments(data, E2026, truth).problems
+    problems = check_moments(data, truth).problems
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
 
 
@@ -385,7 +385,7 @@ def test_query_ids_may_be_whole_numbers_as_in_unav_100(tmp_path: Path) -> None:
     line = {"qid": 0, "query": "x", "vid": "v", WINDOWS: [[0, 1]], "relevant_windows": [[0, 1]]}
     path = json_lines(tmp_path / "numbers.jsonl", [line])
     truth = read_moment_truth(path)
-    assert windows_by_query(read_moments(path, E2026, truth)) == truth.windows() == {"0": [[0, 1]]}
+    assert windows_by_query(read_moments(path, truth)) == truth.windows() == {"0": [[0, 1]]}
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_windows_outside_the_recording_or_without_length_are_noted(
 ) -> None:
     line = named("a_1") | {"duration": 60, "relevant_windows": [window], WINDOWS: [window]}
     truth = read_moment_truth(json_lines(tmp_path / "one.jsonl", [line]))
-    assert bool(check_moments((tmp_path / "one.jsonl").read_bytes(), E2026, truth).notes) == is_odd
+    assert bool(check_moments((tmp_path / "one.jsonl").read_bytes(), truth).notes) == is_odd
 
 
 def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
@@ -404,13 +404,13 @@ def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
     odd = [[5, 5, 0.1], [70, 80, 0.9], *([n, n + 1, 0.0] for n in range(10))]
     lines = [LINE | {WINDOWS: odd, "query": "other"}, *(named(q) | {WINDOWS: FOUND[q]} for q in list(FOUND)[1:])]
     json_lines(tmp_path / "odd.jsonl", lines)
-    found = check_moments((tmp_path / "odd.jsonl").read_bytes(), E2026, truth)
+    found = check_moments((tmp_path / "odd.jsonl").read_bytes(), truth)
     assert found.problems == []
     kinds = " ".join(note.kind for note in found.notes if note.line == 1)
     for word in ("length", "more than", "sorted", "differs"):
         assert word in kinds
     ten = json.dumps(LINE | {WINDOWS: [[n, n + 1] for n in range(10)]}).encode()
-    assert check_moments(ten, E2026).notes == []
+    assert check_moments(ten).notes == []
 
 
 # --- files of a run ----------------------------------------------------------------------------------------------

@@ -100,10 +100,10 @@ def test_compare_prints_the_paired_test(said: Said) -> None:
     assert json.loads(said("compare a.npy a.npy --json"))["p"] == 1
 
 
-def test_blend_by_given_and_by_searched_weights(said: Said) -> None:
-    said("blend a.npy run:best --weight 3 --weight 1 --out ab.npy")
+def test_blend_by_equal_and_by_searched_weights(said: Said) -> None:
+    said("blend a.npy run:best --out ab.npy")
     parts = {"a.npy": read_scores(Path("a.npy")), "run:best": read_scores(Path("run/scores/best.npy"))}
-    assert np.array_equal(read_scores(Path("ab.npy")).values, blend(parts, "raw", [3, 1]).values)
+    assert np.array_equal(read_scores(Path("ab.npy")).values, blend(parts).values)
     text = said("blend a.npy b.npy --how rank --validation val_a.npy --validation val_b.npy --out best.npy")
     assert "searched" in text
     assert "mAP@10" in said("score best.npy")
