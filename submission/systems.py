@@ -149,13 +149,13 @@ def read_summaries(
         if annotations or from_audio:
             raise SubmissionError(f"{names[0]}: windows have neither --annotations nor --direction; leave them out")
         return [_summarise_windows(name, edition, known) for name in names]
-    figures = get_any_edition("2025") if annotations else edition
     matrices = [_read_matrix(name, edition, known) for name in names]
     if annotations:
         matrices = [with_truth(matrix, read_annotations(annotations, matrix)) for matrix in matrices]
+        edition = get_any_edition("2025")
     if from_audio:
         return [summarise_audio_to_text(ranks_from_audio(matrix)) for matrix in matrices]
-    return [summarise_matrix(matrix, figures) for matrix in matrices]
+    return [summarise_matrix(matrix, edition) for matrix in matrices]
 
 
 def _summarise_windows(name: str, edition: Edition, known: AnyTruth) -> Summary:

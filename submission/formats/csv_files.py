@@ -104,11 +104,10 @@ def check_csv(data: bytes, edition: Edition, truth: Labels | None = None) -> Sub
         kind = f"the header must be {wanted}, without row numbers of pandas and byte order mark"
         others = "".join(f" (edition {other.name})" for other in EDITIONS.values() if _fits(header, other))
         return Submission(header, [], [Problem(1, kind, f"{','.join(header):.60}{others}")])
-    if not rows:
-        return Submission(header, [], [Problem(1, "no row follows the header")])
     width, pool = len(header), frozenset(truth.file_names if truth else ())
     wrong = [(line, len(cells)) for line, cells in rows if len(cells) != width]
-    problems = [Problem(line, f"a row needs {width} cells", f"found {count}") for line, count in wrong]
+    problems = [] if rows else [Problem(1, "no row follows the header")]
+    problems += [Problem(line, f"a row needs {width} cells", f"found {count}") for line, count in wrong]
     rows = [(line, cells) for line, cells in rows if len(cells) == width]
     if edition.output == "matrix":
         problems += [Problem(1, "no column for the file", name) for name in sorted(pool.difference(header[1:]))]

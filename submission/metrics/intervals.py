@@ -30,10 +30,10 @@ def jackknife_interval(per_query: np.ndarray) -> Interval:
 
 def bootstrap_interval(per_query: np.ndarray, groups: Groups) -> Interval:
     """Return the 95 % bootstrap interval of a mean over queries."""
-    return bootstrap_intervals(per_query[None], groups)[0]
+    return bootstrap_intervals([per_query], groups)[0]
 
 
-def bootstrap_intervals(per_query: np.ndarray, groups: Groups) -> list[Interval]:
+def bootstrap_intervals(per_query: Iterable[np.ndarray], groups: Groups) -> list[Interval]:
     """Return the 95 % bootstrap intervals of means over queries.
 
     They have two percentiles of the mean over groups drawn with replacement; NaN for a single group.
@@ -41,7 +41,7 @@ def bootstrap_intervals(per_query: np.ndarray, groups: Groups) -> list[Interval]
     Source: Efron 1979, by clusters (Davison and Hinkley 1997, section 3.8).
 
     Args:
-        per_query: (M, Q) values of M metrics, which use the same draws.
+        per_query: (Q,) values of each metric; all metrics use the same draws.
     """
     sums, sizes = np.stack([np.bincount(groups, weights=values) for values in per_query]), np.bincount(groups)
     n_groups = len(sizes)

@@ -102,7 +102,7 @@ class Summary:
     @cached_property
     def bootstraps(self) -> dict[str, Interval]:
         """95 % bootstrap interval of each metric, over groups."""
-        found = bootstrap_intervals(np.stack([*self.per_query.values()]), self.queries.groups)
+        found = bootstrap_intervals(self.per_query.values(), self.queries.groups)
         return dict(zip(self.per_query, found, strict=True))
 
     @property
@@ -163,9 +163,8 @@ def ranks_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     Every row is a query, even if two rows have the same text.
     """
     found = _ranks(matrix.values, matrix.relevant_columns(), matrix.query_texts, matrix.file_names)
-    if matrix.depth is None:
-        return found
-    return replace(found, ranks=np.where(found.ranks > matrix.depth, NEVER, found.ranks), depth=matrix.depth)
+    ranks = np.where(found.ranks > (matrix.depth or NEVER), NEVER, found.ranks)
+    return replace(found, ranks=ranks, depth=matrix.depth)
 
 
 def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:

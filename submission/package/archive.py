@@ -74,7 +74,7 @@ def check_archive(path: Path, edition: Edition, truth: AnyTruth = None) -> Findi
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
-    except (zipfile.BadZipFile, RuntimeError, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, RuntimeError, zlib.error) as error:
         return Findings([f"no complete zip archive ({error}); pack it again"], [], "")
     return check_members(members, edition, defaultdict(lambda: truth))
 

@@ -52,9 +52,13 @@ def make_meta(
     """
     of_moments = edition.output == "windows"
     factor, digits = (100, 2) if of_moments else (1, 4)
-    submission = {"label": label, "name": system.name, "abbreviation": system.abbreviation}
     return {
-        "submission": submission | {"authors": [author.model_dump() for author in about.authors]},
+        "submission": {
+            "label": label,
+            "name": system.name,
+            "abbreviation": system.abbreviation,
+            "authors": [author.model_dump() for author in about.authors],
+        },
         "system": _moments_block(runs, about) if of_moments else _clips_block(runs, about, system),
         "results": {RESULT: {k: round(factor * figures[name], digits) for name, k in figure_keys(edition).items()}},
     }
@@ -113,7 +117,7 @@ def describe(runs: Sequence[Entry]) -> dict[str, list[Any]]:
             f"embeddings of {text['model']}" if audio["kind"] == "embeddings" else f"{audio['kind']}, {text['kind']}"
             for audio, text in models
         ],
-        "learning_scheme": ["supervised" for _ in stages],
+        "learning_scheme": ["supervised"] * len(stages),
         "audio_modelling": [audio["kind"] for audio, _ in models],
         "word_embeddings": [encoder_weights(run)["text"] or "trained from scratch" for run in runs],
         "word_modelling": [text["kind"] for _, text in models],

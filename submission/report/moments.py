@@ -34,7 +34,7 @@ def make_axis(
     """Return the time axis of one query; windows are (start, end, opacity)."""
     query = run.truth.queries[answer.qid]
     best = max(answer.windows[0][2], 1e-9)
-    found = [(start, end, max(0.0, min(1.0, score / best))) for start, end, score in answer.windows]
+    found = [(start, end, score / best) for start, end, score in answer.windows]
     audio, why = store.add(paths[query.vid]) if query.vid in paths else (None, "no audio: the manifest is missing")
     return {
         "query": query,

@@ -49,9 +49,8 @@ def reference_levels(run: Entry) -> dict[str, float]:
     if isinstance(ranked, MomentsResult):
         levels |= {"random windows": (ranked.random or {}).get(primary), "ceiling": (ranked.ceiling or {}).get(primary)}
     else:
-        levels |= {"untrained": ranked.untrained}
-        if primary == "mAP@10":  # as is the ceiling of composed scenes
-            levels |= {"ceiling": ranked.ceiling}
+        ceiling = ranked.ceiling if primary == "mAP@10" else None  # as is the ceiling of composed scenes
+        levels |= {"untrained": ranked.untrained, "ceiling": ceiling}
     return {name: value for name, value in levels.items() if value is not None}
 
 

@@ -25,9 +25,8 @@ def read_metrics(path: Path, hint: str) -> list[EpochLine]:
     require_file(path, hint)
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [
-        require_shape(parse_json(line, where), EpochLine, f"{where},", hint)
+        require_shape(parse_json(line, f"{path}, line {number}"), EpochLine, f"{path}, line {number},", hint)
         for number, line in enumerate(lines, 1)
-        for where in [f"{path}, line {number}"]
     ]
 
 
