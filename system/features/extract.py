@@ -115,28 +115,26 @@ def build_features(
         whole: Ids of clips whose waveforms are decoded now, so that damage is found early.
     """
     grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
-    (name, expert), *_ = experts.items()
-    if isinstance(expert, EmbeddingFile):
-        return _from_embeddings(clips, Features({name: expert.read_embeddings()}, grids=grids), expert, strict)
     for name, expert in experts.items():
         if of_all := some_file_faults(expert, list(clips))[1]:
             raise KitError(f"expert {name}: {of_all}")
     threads = ThreadPoolExecutor(_cores(), "decoding")
-    if isinstance(expert, Waveform):
+    if isinstance(expert, EmbeddingFile):
+        features = Features({name: expert.read_embeddings()}, grids=grids)
+        _find_embeddings(features, clips, expert, strict)
+    elif isinstance(expert, Waveform):
         waveforms = Waveforms(expert, threads, banks / "damaged.txt")
         features = Features({name: waveforms}, grids=grids)
         _find_keys(features, clips, threads, strict)
         _find_sounds(features, waveforms, clips, whole, strict)
     else:
-        stores = {name: bank_of(one, banks) for name, one in experts.items()}
-        features = Features(stores, grids=grids)
+        features = Features({name: bank_of(one, banks) for name, one in experts.items()}, grids=grids)
         _find_keys(features, clips, threads, strict)
-        _fill(features, stores, clips, experts, threads, device, strict)
+        _fill(features, clips, experts, threads, device, strict)
         threads.shutdown()
         for name, one in experts.items():
-            if not one.computed:
-                _leave_out_other_lengths(features, clips, name, strict)
-                warn_of_other_lengths(features, clips, name)
+            if not one.computed:  # of another recording, whose times of moments would be wrong
+                warn_of_other_lengths(features, clips, name, SPARE, strict)
     if features.broken:
         log.warning("skipped %s that cannot be used; see the warnings above", counted(len(features.broken), "clip"))
     return features
@@ -153,57 +151,38 @@ def _cores() -> int:
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def _from_embeddings(clips: Collection[Clip], features: Features, expert: EmbeddingFile, strict: bool) -> Features:
+def _find_embeddings(features: Features, clips: Collection[Clip], expert: EmbeddingFile, strict: bool) -> None:
     """Find the embeddings of clips in files of another program."""
     (vectors,), clip_of = features.banks.values(), dict[str, str]()
     assert isinstance(vectors, Vectors)
     for clip in clips:
-        if key := vectors.name_of(clip):
-            features.keys[clip.id] = key
-            if (other := clip_of.setdefault(key, clip.id)) != clip.id:
-                files = " and ".join(expert.files)
-                raise KitError(f"{files}: {key!r} fits two clips, {other} and {clip.id}; name embeddings by clip ids")
+        key = vectors.name_of(clip)
+        if key is None:
+            features.leave_out([clip], AudioError(expert.missing_embedding(clip)), strict)
+        elif (other := clip_of.setdefault(key, clip.id)) != clip.id:
+            files = " and ".join(expert.files)
+            raise KitError(f"{files}: {key!r} fits two clips, {other} and {clip.id}; name embeddings by clip ids")
         else:
-            features.broken[clip.id] = expert.missing_embedding(clip)
-    if features.broken:
-        first = next(iter(features.broken.values()))
-        if strict:
-            raise KitError(first)
-        log.warning("skipped %s without an embedding, first: %s", counted(len(features.broken), "clip"), first)
-    return features
+            features.keys[clip.id] = key
 
 
-def content_keys(clips: Collection[Clip], threads: ThreadPoolExecutor) -> dict[str, str | AudioError]:
-    """Return a checksum of each clip's audio file by clip id, or why there is none.
+def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolExecutor, strict: bool) -> None:
+    """Find a checksum of each clip's audio file.
 
     It is of a file's size and ends; of all bytes if different files have these in common.
     """
     paths = list(dict.fromkeys(clip.path for clip in clips))
-    keys = dict(zip(paths, threads.map(lambda path: _attempt(lambda: _quick_key(path)), paths), strict=True))
+    quick = threads.map(lambda path: _attempt(lambda: quick_checksum(Path(path)), path), paths)
+    keys = dict(zip(paths, quick, strict=True))
     alike: dict[object, list[str]] = {}
     for path, key in keys.items():
         alike.setdefault(key, []).append(path)
     for group in alike.values():
         contents = dict(zip(group, threads.map(content_key, group), strict=True)) if len(group) > 1 else {}
         keys |= contents if len(set(contents.values())) > 1 else {}
-    return {clip.id: keys[clip.path] for clip in clips}
-
-
-def _quick_key(path: str) -> str:
-    try:
-        return quick_checksum(Path(path))
-    except OSError as error:
-        if error.filename is None and not isinstance(error, FileNotFoundError):  # of a disk, inside of a file
-            raise KitError(f"{path}: {error.strerror}") from error
-        raise
-
-
-def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolExecutor, strict: bool) -> None:
-    keys = content_keys(clips, threads)
     for clip in clips:
-        key = keys[clip.id]
-        if isinstance(key, AudioError):
-            features.leave_out([clip], AudioError(f"{clip.path}: no such audio file"), strict)
+        if isinstance(key := keys[clip.path], AudioError):
+            features.leave_out([clip], key, strict)
         else:
             features.keys[clip.id] = key
 
@@ -223,7 +202,8 @@ def _find_sounds(
         return found
 
     there = [clip for clip in clips if clip.id in features.keys]
-    for clip, found in zip(there, waveforms.threads.map(lambda one: _attempt(lambda: sound(one)), there), strict=True):
+    sounds = waveforms.threads.map(lambda clip: _attempt(lambda: sound(clip), clip.path), there)
+    for clip, found in zip(there, sounds, strict=True):
         if isinstance(found, AudioError):
             features.leave_out([clip], found, strict)
         else:
@@ -231,26 +211,26 @@ def _find_sounds(
 
 
 def _fill(
-    features: Features, stores: Mapping[str, Bank], clips: Collection[Clip], experts: Mapping[str, ExpertSettings],
+    features: Features, clips: Collection[Clip], experts: Mapping[str, ExpertSettings],
     threads: ThreadPoolExecutor, device: "Device | None", strict: bool,
 ) -> None:  # fmt: skip
     """Compute the missing frames of all experts; all networks are opened first, so that a damaged file is reported."""
-    missing = {name: _missing(features, bank, clips) for name, bank in stores.items()}
-    if not any(missing.values()):
+    lacking = [name for name in experts if _missing(features, name, clips)]
+    if not lacking:
         return
     from system.compute.device import device_of
 
     device = device or device_of()
     device = device_of("cpu") if device.type == "mps" else device  # experts may need float64
-    networks = {name: experts[name].load(device) for name, lacking in missing.items() if lacking}
-    for name in list(networks):
-        lacking = _missing(features, stores[name], clips)  # without clips that another expert could not read
-        _fill_bank(features, name, experts[name], networks.pop(name), lacking, threads, strict)
+    networks = {name: experts[name].load(device) for name in lacking}
+    for name in lacking:
+        _fill_bank(features, clips, name, experts[name], networks.pop(name), threads, strict)
 
 
-def _missing(features: Features, bank: Bank, clips: Collection[Clip]) -> dict[str, list[Clip]]:
-    """Return the clips without frames by key."""
-    found: dict[str, list[Clip]] = {}
+def _missing(features: Features, name: str, clips: Collection[Clip]) -> dict[str, list[Clip]]:
+    """Return the clips without frames of an expert, by key."""
+    bank, found = features.banks[name], dict[str, list[Clip]]()
+    assert isinstance(bank, Bank)
     for clip in clips:
         if (key := features.keys.get(clip.id)) and key not in bank:
             found.setdefault(key, []).append(clip)
@@ -258,12 +238,12 @@ def _missing(features: Features, bank: Bank, clips: Collection[Clip]) -> dict[st
 
 
 def _fill_bank(
-    features: Features, name: str, expert: ExpertSettings, frames_of: Frames, missing: dict[str, list[Clip]],
+    features: Features, clips: Collection[Clip], name: str, expert: ExpertSettings, frames_of: Frames,
     threads: ThreadPoolExecutor, strict: bool,
 ) -> None:  # fmt: skip
     from system.compute.device import memory_errors
 
-    bank, computed = features.banks[name], 0
+    bank, missing, computed = features.banks[name], _missing(features, name, clips), 0
     assert isinstance(bank, Bank)
     limit = np.inf if bank.dtype.kind == "i" else np.finfo(bank.dtype).max
     with progress(f"{name} frames", len(missing), "clip") as bar:
@@ -283,8 +263,7 @@ def _fill_bank(
                     large = f"frames by {name} have values too large for {bank.dtype}; repair or remove this audio file"
                     features.leave_out(missing[key], AudioError(f"{missing[key][0].path}: {large}"), strict)
             bar.advance(len(group))
-    if missing:
-        log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
+    log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
 
 
 def _decoded(
@@ -303,7 +282,8 @@ def _decoded(
     def start(group: list[str]) -> dict[str, Future[Any]]:
         bank.refresh()
         wanted = [key for key in group if key not in bank]
-        return {key: threads.submit(_attempt, partial(expert.read, missing[key][0].path)) for key in wanted}
+        paths = {key: missing[key][0].path for key in wanted}
+        return {key: threads.submit(_attempt, partial(expert.read, path), path) for key, path in paths.items()}
 
     ahead = start(groups[0]) if groups else {}
     for following in [*groups[1:], []]:
@@ -311,51 +291,48 @@ def _decoded(
         yield {key: wave.result() for key, wave in waiting.items() if key not in bank}
 
 
-def _attempt(read: Callable[[], Any]) -> Any:
-    """Return the result of reading a file, or its AudioError."""
+def _attempt(read: Callable[[], Any], path: str) -> Any:
+    """Return the result of reading a file, or its AudioError. Raises KitError if the disk fails."""
     try:
         return read()
-    except FileNotFoundError as error:
-        return AudioError(str(error))
     except AudioError as error:
         return error
+    except FileNotFoundError:
+        return AudioError(f"{path}: no such audio file")
+    except OSError as error:
+        raise KitError(f"{path}: {error.strerror}") from error
 
 
 def _seconds(clip: Clip) -> float:
     """Return a clip's length, by its file's size if it is not known."""
-    try:
-        return clip.seconds if clip.seconds is not None else Path(clip.path).stat().st_size / BYTES_A_SECOND
-    except OSError:  # reading the clip will report it
-        return 0.0
+    return clip.seconds or Path(clip.path).stat().st_size / BYTES_A_SECOND
 
 
-def _other_lengths(features: Features, clips: Collection[Clip], name: str) -> Iterator[tuple[Clip, float]]:
-    """Yield each clip whose length is not that of its frames, with the seconds of these."""
+def warn_of_other_lengths(
+    features: Features, clips: Collection[Clip], name: str, most: float = np.inf, strict: bool = False
+) -> None:
+    """Warn if frames and manifest disagree about a duration, since the times of moments would be wrong.
+
+    most: Clips whose frames differ by a larger share are left out.
+    """
     bank, hop = features.banks[name], features.grids[name].hop
+    differing = []
     for clip in clips:
-        if clip.seconds and (key := features.keys.get(clip.id)):
-            frame_seconds = bank.rows_of(key) * hop
-            if abs(frame_seconds - clip.seconds) > LENGTH_TOLERANCE + hop:
-                yield clip, frame_seconds
-
-
-def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str, strict: bool) -> None:
-    """Leave out clips with published frames of another recording, whose times of moments would be wrong."""
-    for clip, frame_seconds in list(_other_lengths(features, clips, name)):
-        if clip.seconds and abs(frame_seconds - clip.seconds) > SPARE * clip.seconds:
-            wrong = f"the frames last {frame_seconds:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
-            error = AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest")
-            features.leave_out([clip], error, strict)
-
-
-def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
-    """Warn if frames and manifest disagree about a duration, since the times of moments would be wrong."""
-    differing = list(_other_lengths(features, clips, name))
+        if not clip.seconds or clip.id not in features.keys:
+            continue
+        last = bank.rows_of(features.keys[clip.id]) * hop
+        if abs(last - clip.seconds) > max(LENGTH_TOLERANCE + hop, most * clip.seconds):
+            wrong = f"the frames last {last:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
+            features.leave_out(
+                [clip], AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest"), strict
+            )
+        elif abs(last - clip.seconds) > LENGTH_TOLERANCE + hop:
+            differing.append((clip.path, last, clip.seconds))
     if differing:
         log.warning(
             "expert %s: frames and manifest disagree about the length of %s of %d; correct the expert's setting "
             "hop_seconds if it exists, or make the manifest again",
             name, counted(len(differing), "recording"), len(clips),
         )  # fmt: skip
-    for clip, frame_seconds in differing[:SHOWN]:
-        log.warning("  %s: frames last %g s, but %g s in the manifest", clip.path, frame_seconds, clip.seconds)
+    for one in differing[:SHOWN]:
+        log.warning("  %s: frames last %g s, but %g s in the manifest", *one)
