@@ -198,10 +198,10 @@ def test_moment_entries_of_a_run_are_scored_and_compared_by_name(
         assert json.loads(capsys.readouterr().out)["values"] == figures
     assert submission(["compare", str(run), f"{run}:thresholds", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["difference"] == pytest.approx(posterior["R1@0.7"] - thresholds["R1@0.7"])
+    assert found["mean"] == pytest.approx(posterior["R1@0.7"] - thresholds["R1@0.7"])
     handed, truth = str(run / "submission/thresholds.jsonl"), str(run / "scores/thresholds.truth.jsonl")
     assert submission(["compare", str(run), handed, "--truth", truth, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["difference"] == found["difference"]
+    assert json.loads(capsys.readouterr().out)["mean"] == found["mean"]
 
 
 def test_finished_moment_run_is_not_repeated(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
