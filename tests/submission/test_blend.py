@@ -147,6 +147,13 @@ def test_perfect_judge_is_used_and_an_opposite_one_is_not() -> None:
     assert search_weight(matrix, opposite, E2022)[0] == 0
 
 
+def test_judge_does_not_weigh_more_than_everything() -> None:
+    """It finds the two best clips equal; a weight above 1 would turn the order of the first system round."""
+    matrix = matrix_of([[3, 4, 0], [4, 3, 0], [0, 4, 3]])
+    undecided = judged_rows(matrix, pairs_of(matrix, 3, lambda row, column: float(matrix.values[row, column] >= 3)))
+    assert search_weight(matrix, undecided, E2022)[0] == 0
+
+
 def test_pairs_of_another_matrix_are_refused() -> None:
     matrix = drawn(1, 1)
     pair = pairs_of(matrix, 1, lambda row, column: 1.0)[0]
