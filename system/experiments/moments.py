@@ -105,7 +105,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
         "frames": run.scores_file(name).with_suffix(".frames.npz"),
     }
     truth, answers = write_windows(files["windows"], files["truth"], asked, located)
-    write_moments(files["answers"], answers, edition)
+    write_moments(files["answers"], answers)
     frames = {qid: FrameScores(one.edges, one.frames) for qid, one in zip(truth.queries, located, strict=True)}
     write_frame_scores(files["frames"], frames)
     edges = {qid: one.edges for qid, one in frames.items()}
