@@ -1,19 +1,19 @@
 """Download published files, resumed and verified."""
 
-import asyncio
 import codecs
+import errno
 import logging
 import re
+import time
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from data_tools.cli import progress
-from data_tools.errors import DataError, KitError, located
-from data_tools.files import checksum, lock_of, sync, write_text
-
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
+from data_tools.errors import DataError, KitError, first_line, located
+from data_tools.files import checksum, lock_of
 
 IDLE = 60  # seconds without a byte after which a connection is given up
 PAUSES = (2, 10, 60)  # seconds before the next attempt
@@ -29,7 +29,7 @@ def download(
     """Fetch a file unless it is present; return whether it was fetched.
 
     Until the file is complete and verified it is `<path>.part`. An interrupted download is resumed if the checksum is
-    known, or if the server names the version of the file (ETag or Last-Modified).
+    known: the server may have another version by now.
 
     Args:
         address: Address of the file, http or https.
@@ -45,21 +45,15 @@ def download(
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    version = part.with_name(f"{part.name}.version")  # the server's name of the version that `part` belongs to
     advice = f"open {address} in a browser, and put the file at {path}"
     with lock_of(path):
-        if not sha256 and not version.exists():
-            part.unlink(missing_ok=True)
-        asyncio.run(_fetch(address, part, version, advice))
+        _fetch(address, part, bool(sha256), advice)
         try:
             _require_published(part, sha256, require_usable, f"{address}: {{}}; {advice}")
         except KitError:
             part.unlink()
-            version.unlink(missing_ok=True)
             raise
-        sync(part)
         part.replace(path)
-        version.unlink(missing_ok=True)
     return True
 
 
@@ -91,63 +85,47 @@ def content_problem(path: Path) -> str | None:
     return None
 
 
-async def _fetch(address: str, part: Path, version: Path, advice: str) -> None:
-    """Download a file, or the rest of it; after an outage try again, from where it stopped."""
-    import aiohttp
-
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=IDLE, sock_read=IDLE)
+def _fetch(address: str, part: Path, resume: bool, advice: str) -> None:
+    """Download a file; after an outage try again. resume: Whether to go on from where it stopped."""
     for pause in (*PAUSES, None):
-        try:
-            async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, trust_env=True) as session:
-                await _request_rest(session, address, part, version, advice)
-            return
-        except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last: an impossible name of a host
-            kept = f", {part.stat().st_size:,} bytes are kept" if part.exists() else ""
-            reason = str(error) or "no answer in time"
-            if pause is None:
-                raise DataError(
-                    f"{address}: cannot be fetched ({reason}){kept}; try again later, or {advice}"
-                ) from None
-            log.warning("%s: %s; trying again in %d s", address, reason, pause)
-            await asyncio.sleep(pause)
-        except OSError as error:  # a full disk
-            raise located(error, error.filename or part) from error
-
-
-async def _request_rest(session: "ClientSession", address: str, part: Path, version: Path, advice: str) -> None:
-    """Append the rest of a file to `part`, or write it anew if the server has another version."""
-    received = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity"}
-    known = version.read_text(encoding="utf-8") if version.exists() else ""
-    if received:
-        headers |= {"Range": f"bytes={received}-"} | ({"If-Range": known} if known else {})
-    async with session.get(address, headers=headers) as answer:
-        if answer.status == 429 or answer.status >= 500:
-            answer.raise_for_status()  # tried again
-        tag = answer.headers.get("ETag", "").strip()
-        sent_version = tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
-        sent = answer.headers.get("Content-Range", "")
-        if received and answer.status == 416 and sent == f"bytes */{received}":
-            return  # there is no rest
-        is_rest = answer.status == 206 and bool(received) and (not sent or sent.startswith(f"bytes {received}-"))
-        is_rest = is_rest and sent_version in ("", known or sent_version)
-        if received and not is_rest and answer.status in (206, 416):  # another version, or another part
-            part.unlink()
-            await _request_rest(session, address, part, version, advice)
-            return
-        if not (is_rest or answer.status == 200) or answer.headers.get("Content-Encoding", "identity") != "identity":
-            raise DataError(f"{address}: the server answered {answer.status} {answer.reason}; {advice}")
-        if not is_rest:
-            received = 0
+        if not resume:
             part.unlink(missing_ok=True)
-            version.unlink(missing_ok=True)
-            if sent_version:
-                write_text(version, sent_version)
-        size = None if answer.content_length is None else received + answer.content_length
-        with part.open("ab") as file, progress(part.stem, size, "byte", received, keep=False) as bar:
-            async for block in answer.content.iter_chunked(BLOCK):
+        try:
+            _request_rest(address, part)
+            return
+        except (HTTPException, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise located(error, part) from error
+            if isinstance(error, HTTPError) and error.code < 500 and error.code != 429:
+                raise DataError(f"{address}: the server answered {error.code} {error.reason}; {advice}") from None
+            kept = f", {part.stat().st_size:,} bytes are kept" if resume and part.exists() else ""
+            fault = f"{address}: cannot be fetched ({first_line(error)}){kept}"
+            if pause is None:
+                raise DataError(f"{fault}; try again later, or {advice}") from None
+            log.warning("%s; trying again in %d s", fault, pause)
+            time.sleep(pause)
+
+
+def _request_rest(address: str, part: Path) -> None:
+    """Append the rest of a file to `part`, or write it anew if the server sends the whole."""
+    received = part.stat().st_size if part.exists() else 0
+    headers = {"Range": f"bytes={received}-"} if received else {}
+    try:
+        answer = urlopen(Request(address, headers=headers), timeout=IDLE)
+    except HTTPError as error:
+        if received and error.code == 416:
+            return  # there is no rest
+        raise
+    with answer:
+        received = received if answer.status == 206 else 0
+        length = answer.headers["Content-Length"]
+        size = received + int(length) if length else None
+        with part.open("ab" if received else "wb") as file, progress(part.stem, size, "byte", received, False) as bar:
+            while block := answer.read(BLOCK):
                 file.write(block)
                 bar.advance(len(block))
+    if size is not None and part.stat().st_size < size:
+        raise OSError(f"only {part.stat().st_size:,} of {size:,} bytes arrived")
 
 
 def cure_of(path: Path, if_missing: str) -> str:
