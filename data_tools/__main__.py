@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from data_tools.cli import run_app, set_up_log
+from data_tools.cli import add_verb, run_app, set_up_log
 
 VERBS = {  # module of each verb's function, in the order of the help
     "get": "datasets.get",
@@ -36,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for name, module in VERBS.items():
-    app.command()(getattr(import_module(f"data_tools.{module}"), name))
+    add_verb(app, getattr(import_module(f"data_tools.{module}"), name))
 
 
 @app.callback()

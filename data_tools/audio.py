@@ -1,6 +1,6 @@
 """Read audio files of any format, whole or in parts.
 
-libsndfile reads WAV, AIFF, FLAC and Vorbis, PyAV (FFmpeg) all other formats: each takes those in which its positions
+libsndfile reads WAV, FLAC and Vorbis, PyAV (FFmpeg) all other formats: each takes those in which its positions
 are exact and it is the faster one, see tests/benchmarks. All audio is mixed to mono and resampled.
 """
 
@@ -39,7 +39,7 @@ END = 1 << 62  # after the last sample
 MAX_PEAK = 2.0**32  # full scale is 1; higher values are not sound
 SHORTEST = 0.01  # seconds: a shorter file is at most a click
 STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
-_SOUNDFILE = (b"RIFF", b"RF64", b"FORM", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
+_SOUNDFILE = (b"RIFF", b"RF64", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
 # kaiser_best of resampy up to 0.2.2
 _OLD_KAISER = {"filter": "sinc_window", "num_zeros": 64, "precision": 9, "rolloff": 0.9475937167399596}
 
@@ -67,12 +67,6 @@ def audio_seconds(path: Path | str) -> float:
             return file.seconds
     wave, rate = _decoded(path)
     return len(wave) / rate
-
-
-def stated_rate(path: Path | str) -> int:
-    """Return the sample rate of an audio file in Hz. Raises AudioError as audio_seconds does."""
-    with _opened(path) as file:
-        return file.rate
 
 
 def readable_seconds(path: Path | str) -> float | None:
@@ -164,10 +158,9 @@ def content_key(path: Path | str) -> str:
 
 
 def encoded(wave: np.ndarray, rate: int, format: str, subtype: str | None = None, **quality: Any) -> bytes:
-    """Return the bytes of an audio file; format, subtype and quality are those of soundfile.write."""
+    """Return the bytes of a mono audio file; format, subtype and quality are those of soundfile.write."""
     memory = io.BytesIO()  # libsndfile does not say why it cannot write to a disk
-    channels = 1 if wave.ndim == 1 else wave.shape[1]
-    with soundfile.SoundFile(memory, "w", rate, channels, subtype, format=format, **quality) as file:
+    with soundfile.SoundFile(memory, "w", rate, 1, subtype, format=format, **quality) as file:
         for start in range(0, len(wave), BLOCK):  # libvorbis overflows the stack with long blocks
             file.write(wave[start : start + BLOCK])
     return memory.getvalue()
@@ -200,8 +193,7 @@ def _resampled(wave: Wave, old: int, new: int, how: Resampling) -> Wave:
         if len(wave) * new < old:
             return wave[:1]
         made = resampy.resample(wave.astype(np.float64), old, new, **settings).astype(np.float32)
-    resampled: Wave = made if len(made) else wave[:1]
-    return resampled
+    return made if len(made) else wave[:1]
 
 
 def _mono(path: Path | str, block: Wave) -> Wave:
@@ -328,13 +320,13 @@ def _opened(path: Path | str) -> Iterator[_Open]:
 
 
 def _require_whole(path: Path | str) -> None:
-    """Raise AudioError if the sound in a WAV or AIFF file is shorter than its header states."""
+    """Raise AudioError if the sound in a WAV file is shorter than its header states."""
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        order, name = {b"RIFF": ("little", b"data"), b"FORM": ("big", b"SSND")}.get(file.read(12)[:4], ("", b""))
-        while order and len(header := file.read(8)) == 8:
-            length = int.from_bytes(header[4:], order)  # type: ignore[arg-type]
-            if header[:4] == name:
+        is_riff = file.read(12).startswith(b"RIFF")
+        while is_riff and len(header := file.read(8)) == 8:
+            length = int.from_bytes(header[4:], "little")
+            if header[:4] == b"data":
                 if file.tell() + length > size and length < STREAMED:
                     raise AudioError(f"{path}: cut, {file.tell() + length - size:,} bytes are missing; copy it again")
                 return

@@ -14,7 +14,7 @@ from data_tools.cli import SHOWN, counted, each, ending_in
 from data_tools.errors import AudioError
 from data_tools.exclusion import Exclusions, Lists, read_exclusions
 from data_tools.frames import holds_frames, read_frames
-from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, iter_manifest
+from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, read_manifest
 from data_tools.names import plain_id
 from data_tools.tables import write_table
 
@@ -59,7 +59,8 @@ def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, qui
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda path: _problem(path, quick), paths)
         problems = dict(zip(paths, each(found, "reading", "file", len(paths)), strict=True))
-        contents = {} if quick else dict(zip(paths, pool.map(_content, paths), strict=True))
+        whole = [] if quick else [path for path in paths if Path(path).is_file()]
+        contents = dict(zip(whole, pool.map(content_key, whole), strict=True))
     for clip in clips:
         number = plain_id(clip.freesound_id or "")
         for name in (exclusions or {}).get(number, ()) if clip.split in TRAINING_SPLITS else ():
@@ -92,10 +93,6 @@ def _problem(path: str, quick: bool) -> str | AudioError | None:
     return None
 
 
-def _content(path: str) -> str | None:
-    return content_key(path) if Path(path).is_file() else None
-
-
 def _overlaps(kind: str, clips: Iterable[Clip], key_of: Callable[[Clip], str | None]) -> Iterator[Finding]:
     """Yield a finding for each clip that shares a key with clips of another split, once per split."""
     groups: dict[str, list[Clip]] = defaultdict(list)
@@ -119,18 +116,22 @@ def _order(clip: Clip) -> tuple[int, str, str]:
 
 
 def check(
-    manifests: Annotated[list[Path], typer.Argument(metavar="MANIFEST", help="Manifests to check together.")],
+    manifests: list[Path],
+    *,
     exclude: Lists = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Read only audio headers, and compare no contents.")] = False,
-    table: Annotated[
-        Path | None, typer.Option("--list", callback=ending_in(".csv"), help="Write all findings to a table (.csv).")
-    ] = None,
+    quick: bool = False,
+    table: Annotated[Path | None, typer.Option("--list", callback=ending_in(".csv"))] = None,
 ) -> None:
     """Find bad audio and forbidden training data.
 
     The exit status is 1 if something must be fixed.
+
+    Args:
+        manifests: Manifests to check together.
+        quick: Read only audio headers, and compare no contents.
+        table: Write all findings to a table (.csv).
     """
-    clips = [clip for path in manifests for _, clip in iter_manifest(path)]
+    clips = [clip for path in manifests for clip in read_manifest(path)]
     exclusions = read_exclusions(exclude or [])
     findings = check_clips(clips, exclusions, quick)
     training = [clip for clip in clips if clip.split in TRAINING_SPLITS]

@@ -1,26 +1,26 @@
 """Command line of all floors, and progress of long work.
 
-Progress is a bar in a terminal; elsewhere (nohup, a job's log), it is a log line about every minute.
+Progress is a bar in a terminal; elsewhere (nohup, a job's log), it is a log line about every minute, in tqdm's form.
 """
 
+import inspect
 import logging
 import os
+import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 from data_tools.errors import KitError, SaidElsewhere, sentences
 
 PROGRESS_SECONDS = 60.0  # between two lines in the log
-MIB = 1 << 20
 SHOWN = 10  # lines that a verb prints
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
@@ -38,8 +38,10 @@ def run_app(app: Callable[..., object], program: str, argv: Sequence[str] | None
     Returns:
         Exit status: 0, 1 after an error, 2 for wrong usage, 130 if interrupted.
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which schedulers send: as Ctrl-C
     try:
-        with _sigterm_as_interrupt(), redirect_stdout(sys.stderr if inside else sys.stdout):
+        with redirect_stdout(sys.stderr if inside else sys.stdout):
             app(args=argv, prog_name=program, obj=inside)
     except SystemExit as stop:
         if stop.code == 130:
@@ -56,15 +58,30 @@ def run_app(app: Callable[..., object], program: str, argv: Sequence[str] | None
     return 0
 
 
+def add_verb(app: typer.Typer, function: Callable[..., None]) -> None:
+    """Add a function to an app of typer: its docstring is the help, with that of each parameter in the section Args.
+
+    Parameters in front of `*` are arguments, the others options. Settings of typer may be given by Annotated.
+    """
+    about, _, section = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")
+    helps = dict(re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE))
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in helps:
+            annotation, is_option = parameter.annotation, parameter.kind is parameter.KEYWORD_ONLY
+            flag = [f"--{name.replace('_', '-')}"] if annotation is bool else []  # without --no-...
+            made = typer.Option(*flag) if is_option else typer.Argument()
+            settings = getattr(annotation, "__metadata__", [made])[0]
+            settings.help = " ".join(helps[name].split())
+            function.__annotations__[name] = Annotated[annotation, made] if settings is made else annotation
+    app.command(help=about)(function)
+
+
 def ranks() -> tuple[int, int]:
-    """Return this process's rank, from 0, and the number of processes that torchrun or a scheduler started together.
+    """Return this process's rank, from 0, and the number of processes that torchrun started together.
 
     Source: RANK and WORLD_SIZE in the environment; (0, 1) if they are missing.
     """
-    number, count = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-    if not all(text.isascii() and text.isdigit() and len(text) < 7 for text in (number, count)):
-        return 0, 1
-    return (int(number), int(count)) if int(number) < int(count) else (0, 1)
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _rank_prefix() -> str:
@@ -87,20 +104,6 @@ def set_up_log(quiet: bool = False, verbose: bool = False) -> None:
             handler.setLevel(logging.WARNING if quiet or _rank_prefix() else logging.DEBUG if verbose else logging.INFO)
             form = "%(asctime)s %(name)s %(message)s" if verbose else "%(message)s"
             handler.setFormatter(logging.Formatter(_rank_prefix() + form))
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Handle SIGTERM, which schedulers send, like Ctrl-C during a `with` block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # as in a process that is about to end
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def ending_in(suffix: str) -> Callable[[Path | None], Path | None]:
@@ -131,41 +134,25 @@ def version() -> str:
         return "(not installed)"
 
 
-class Progress:
-    """Progress of long work: a bar of tqdm, or else lines in the log.
+class Progress(NamedTuple):
+    """Progress of long work. bar: tqdm's."""
 
-    The remaining time is estimated from the rate of this process alone.
-    """
-
-    def __init__(self, what: str, total: int | None, unit: str, done: int = 0, bar: Any = None) -> None:
-        """Begin. done: Items done before this process."""
-        self.what, self.total, self.unit, self.done = what, total, unit, done
-        self._bar, self._before = bar, done
-        self._began = self._logged = time.monotonic()
+    bar: Any
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Report that `count` more items are done. note: Shown after the numbers, such as the loss."""
-        self.done += count
-        now = time.monotonic()
-        if self._bar is not None:
-            if note:
-                self._bar.set_postfix_str(note, refresh=False)
-            self._bar.update(count)
-        elif now - self._logged >= PROGRESS_SECONDS:
-            self._logged = now
-            log.info("%s", self._text(now - self._began, note))
+        self.bar.set_postfix_str(note, refresh=False)
+        self.bar.update(count)
 
-    def _text(self, seconds: float, note: str) -> str:
-        """Return e.g. `reading: 3 of 10 clips, 0.058 a second, about 2.0 min left`."""
-        size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
-        total = "" if self.total is None else f" of {round(self.total / size):,}"
-        parts = [f"{self.what}: {round(self.done / size):,}{total} {unit}"]
-        if self.done > self._before:
-            rate = (self.done - self._before) / seconds
-            parts.append(f"{rate / size:.2g} a second")
-            if self.total is not None:
-                parts.append(f"{about((self.total - self.done) / rate)} left")
-        return ", ".join([*parts, *([note] if note else [])])
+
+class _Log:
+    """A file for bars whose lines go to the log."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            log.info(text.strip())
+
+    def flush(self) -> None: ...
 
 
 def about(seconds: float) -> str:
@@ -182,18 +169,19 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     total: Number of items or None. unit: Name of one item; "byte" is shown as kB, MB. done: Items finished earlier.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
     """
-    handlers = logging.getLogger().handlers
-    is_quiet = any(type(one) is logging.StreamHandler and one.level > logging.INFO for one in handlers)
-    if not sys.stderr.isatty() or is_quiet:
-        yield Progress(what, total, unit, done)
-        return
     from tqdm import tqdm
     from tqdm.contrib.logging import logging_redirect_tqdm
 
-    scale = unit == "byte"
-    bar = tqdm(total=total, initial=done, desc=what, unit="B" if scale else unit, unit_scale=scale, leave=keep)
-    with bar, logging_redirect_tqdm():
-        yield Progress(what, total, unit, done, bar)
+    handlers = logging.getLogger().handlers
+    is_quiet = any(type(one) is logging.StreamHandler and one.level > logging.INFO for one in handlers)
+    is_bar = sys.stderr.isatty() and not is_quiet
+    lines = {"file": _Log(), "ncols": 0, "mininterval": PROGRESS_SECONDS, "delay": PROGRESS_SECONDS, "miniters": 1}
+    form: dict[str, Any] = {"leave": keep, "unit_scale": True} if is_bar else {"leave": False, **lines}
+    with (
+        tqdm(total=total, initial=done, desc=what, unit=unit, **form) as bar,
+        logging_redirect_tqdm() if is_bar else nullcontext(),
+    ):
+        yield Progress(bar)
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:

@@ -70,11 +70,10 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
     Raises:
         KitError: Another file, values that are not finite, a name with two different embeddings.
     """
-    states = []
-    for path in map(Path, files):
-        require_file(path, HINT)
-        states.append(path.stat().st_mtime_ns)
-    return _read(tuple(map(str, files)), tuple(states), kind, column or NAME_COLUMNS[kind])
+    for path in files:
+        require_file(Path(path), HINT)
+    states = tuple(Path(path).stat().st_mtime_ns for path in files)
+    return _read(tuple(map(str, files)), states, kind, column or NAME_COLUMNS[kind])
 
 
 @lru_cache(maxsize=4)
@@ -83,9 +82,9 @@ def _read(files: tuple[str, ...], states: tuple[int, ...], kind: Kind, column: s
     rows: dict[str, np.ndarray] = {}
     for file in files:
         try:
-            with Path(file).open("rb") as opened, np.load(opened, allow_pickle=False) as content:
+            with np.load(file, allow_pickle=False) as content:
                 chosen = content["kind"] == kind if "kind" in content else slice(None)
-                names, values = map(str, content[column][chosen].tolist()), content["embedding"][chosen]
+                names, values = content[column][chosen].astype(str).tolist(), content["embedding"][chosen]
             with np.errstate(over="ignore"):
                 if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
                     raise ValueError(f"embeddings of shape {values.shape}, or infinite or NaN ones")

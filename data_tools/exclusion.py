@@ -8,7 +8,7 @@ import typer
 
 from data_tools.errors import DataError
 from data_tools.files import read_json, read_text
-from data_tools.manifest import iter_manifest
+from data_tools.manifest import read_manifest
 from data_tools.names import is_freesound_id, plain_id
 from data_tools.tables import read_table
 
@@ -50,8 +50,8 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
 def _read_entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (place in the file, entry) for every entry of a list."""
     if path.suffix == ".jsonl":
-        for line, clip in iter_manifest(path):
-            yield f"line {line}", clip.freesound_id or NOT_FOUND
+        for clip in read_manifest(path):
+            yield clip.id, clip.freesound_id or NOT_FOUND
     elif read_text(path, fallback_encoding="iso-8859-1").lstrip().startswith(("{", "[")):
         content = read_json(path)
         if not isinstance(content, dict) or not isinstance(content.get("FreeSound"), list):

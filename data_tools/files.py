@@ -3,7 +3,6 @@
 Reads strict UTF-8 text. Writes files completely or not at all, by temporary names, renaming and syncing.
 """
 
-import errno
 import hashlib
 import json
 import logging
@@ -14,18 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from data_tools.errors import IS_FILE, IS_FOLDER, DataError, located
+from data_tools.errors import DataError, located
 
 ENDS_BYTES = 2**16  # at each end of a file
 BLOCKS, BLOCK_BYTES = 64, 1024  # between the ends
-VARIED_BYTES = 64  # different values among 4,096 bytes, which sound and compressed sound always have
 log = logging.getLogger(__name__)
 
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
     """Raise DataError for a folder and for a missing file. hint: The cure for a missing file."""
     if path.is_dir():
-        raise DataError(f"{path}: {IS_FOLDER}")
+        raise DataError(f"{path}: is a folder; name a file")
     if not path.exists():
         raise DataError(f"{path}: no such file; {hint}")
 
@@ -33,7 +31,7 @@ def require_file(path: Path, hint: str = "correct the path") -> None:
 def require_folder(path: Path, hint: str = "correct the path") -> None:
     """Raise DataError for a file and for a missing folder. hint: The cure for a missing folder."""
     if path.is_file():
-        raise DataError(f"{path}: {IS_FILE}")
+        raise DataError(f"{path}: is a file; name a folder")
     if not path.exists():
         raise DataError(f"{path}: no such folder; {hint}")
 
@@ -63,22 +61,19 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
     """Return the file's text with its original line ends, without a UTF-8 byte order mark.
 
     fallback_encoding: Tried if the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
-    Raises DataError for a missing or empty file, a folder, NUL, and other encodings.
+    Raises DataError for a missing or empty file, a folder, and other encodings.
     """
     require_file(path)
     data = path.read_bytes()
     if not data.strip():
         raise DataError(f"{path}: the file is empty; give another file")
-    if b"\0" in data:
-        line = data.count(b"\n", 0, data.index(b"\0")) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8 but probably UTF-16 (has NUL characters); save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if fallback_encoding:
             return data.decode(fallback_encoding)
         line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8") from None
+        raise DataError(f"{path}, line {line}: not UTF-8; save it as UTF-8") from None
 
 
 @contextmanager
@@ -92,7 +87,8 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = _temporary_path(path)
     try:
         yield temporary
-        sync(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         raise located(error, path) if error.filename in (None, str(temporary)) else error from None
@@ -122,12 +118,6 @@ def _temporary_path(path: Path) -> Path:
 def _short(path: Path) -> str:
     """Return a short name for files that belong to a file whose name may have the greatest length."""
     return path.name if len(path.name) < 50 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Force the content of a file to the disk before the program continues."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def remove_parts(folder: Path) -> None:
@@ -163,13 +153,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file for writing bytes; it replaces `path` after the block, if the block raises no error.
-
-    The folder of `path` must exist.
-    Raises OSError that names `path`, never the temporary file.
-    """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    """Open a temporary file for writing bytes; it replaces `path` after the block, if the block raises no error."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         yield file
 
@@ -205,11 +189,7 @@ def checksum(path: Path, kind: str = "sha256") -> str:
 
 
 def quick_checksum(path: Path) -> str:
-    """Return the sha256 of a file's size, its first and last 64 KiB, and 64 short blocks between them.
-
-    If both ends are nearly constant, as in digital silence, it is the sha256 of all bytes: different files of equal
-    length often have such ends in common.
-    """
+    """Return the sha256 of a file's size, its first and last 64 KiB, and 64 short blocks between them."""
     with path.open("rb") as file:
 
         def read(start: int, count: int) -> bytes:
@@ -220,8 +200,6 @@ def quick_checksum(path: Path) -> str:
         first, last = read(0, ENDS_BYTES), read(max(0, size - ENDS_BYTES), ENDS_BYTES)
         starts = [size * number // BLOCKS for number in range(BLOCKS)] if size > ENDS_BYTES else []
         inner = b"".join(read(start, BLOCK_BYTES) for start in starts)
-    if all(len(set(part[::16])) < VARIED_BYTES for part in (first, last)):
-        return checksum(path)
     return hashlib.sha256(f"{size}\n".encode() + first + last + inner).hexdigest()
 
 

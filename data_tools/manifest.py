@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Annotated, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from data_tools.errors import DataError
 from data_tools.files import read_text, require_file, write_text
-from data_tools.names import is_freesound_id
 from data_tools.settings import faults_of
 from data_tools.tables import caption_columns, read_table
 
@@ -26,16 +25,8 @@ TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 TRAINING_SPLITS: frozenset[str] = frozenset({"development", "train"})
 VALIDATION_SPLITS: frozenset[str] = frozenset({"validation", "val"})
 
-MAX_WORDS = 512  # at least the input limit, in tokens, of common sentence encoders
-
 Item = TypeVar("Item")
 Text = Annotated[str, Field(min_length=1)]
-
-
-def _require_freesound_id(text: str) -> str:
-    if not is_freesound_id(text):
-        raise ValueError("not a Freesound id, which is a number; correct it")
-    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
@@ -58,7 +49,7 @@ class Clip:
     captions: list[str]
     source: Text = "own"
     split: Split = "development"
-    freesound_id: Annotated[str, AfterValidator(_require_freesound_id)] | None = None
+    freesound_id: Annotated[str, Field(pattern=r"^\s*[0-9]{1,18}\s*$")] | None = None
     licence: Text | None = None
     uploader: Text | None = None
 
@@ -109,11 +100,11 @@ def audio_clip(
             uploader=uploader or None,
         )
     except ValidationError as error:
-        raise DataError(f"{folder / name}: {faults_of(error)[0]}") from None
+        raise DataError(f"{str(folder / name)!a}: {faults_of(error)[0]}") from None
 
 
 def check_caption(text: str, where: str) -> None:
-    """Raise DataError for a caption without a letter or digit, or with too many words.
+    """Raise DataError for a caption without a letter or digit, and for the text of a list.
 
     where: Place for the message, such as "captions.csv, line 3". Any script is allowed.
     """
@@ -123,8 +114,6 @@ def check_caption(text: str, where: str) -> None:
         raise DataError(
             f"{where}: the caption {text[:40]!r} is the text of a list; write one caption per row or column"
         )
-    if len(text) > 2 * MAX_WORDS and (words := len(text.split())) > MAX_WORDS:
-        raise DataError(f"{where}: the caption has {words} words, more than {MAX_WORDS}; shorten it")
 
 
 def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]]:
@@ -148,24 +137,18 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
 _CLIP = TypeAdapter(Clip)
 
 
-def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
-    """Yield (line number, clip) for each line of a manifest, paths absolute. Raises DataError for a bad line."""
+def read_manifest(path: Path | str) -> list[Clip]:
+    """Return the clips of a manifest, with absolute paths. Raises DataError for a bad line or a repeated id."""
     path = Path(path)
     folder = os.path.abspath(path.parent)
+    line_of: dict[str, int] = {}
+    clips = []
     for number, clip in read_lines(path, _CLIP):
         for caption in clip.captions:
             check_caption(caption, f"{path}, line {number}")
-        object.__setattr__(clip, "path", os.path.abspath(os.path.join(folder, clip.path)))  # still ours alone
-        yield number, clip
-
-
-def read_manifest(path: Path | str) -> list[Clip]:
-    """Return the clips of a manifest, with absolute paths. Raises DataError for a bad line or a repeated id."""
-    line_of: dict[str, int] = {}
-    clips = []
-    for number, clip in iter_manifest(path):
         if (first := line_of.setdefault(clip.id, number)) != number:
             raise DataError(f"{path}, line {number}: the id {clip.id!r} is already on line {first}; keep one of them")
+        object.__setattr__(clip, "path", os.path.abspath(os.path.join(folder, clip.path)))  # still ours alone
         clips.append(clip)
     return clips
 

@@ -68,10 +68,10 @@ def read_published(path: Path) -> Iterator[tuple[str, Published]]:
 
     Raises DataError for anything else, a bad text, and a repeated query id.
     """
-    lines = _of_recordings(path) if path.suffix == ".json" else read_lines(path, _LINE)
-    place_of: dict[str, object] = {}
-    for place, line in lines:
-        where = f"{path}, {place}" if isinstance(place, str) else f"{path}, line {place}"
+    lines = ((f"line {number}", line) for number, line in read_lines(path, _LINE))
+    place_of: dict[str, str] = {}
+    for place, line in _of_recordings(path) if path.suffix == ".json" else lines:
+        where = f"{path}, {place}"
         if line.qid != "":
             check_caption(line.query, where)
             if (first := place_of.setdefault(str(line.qid), place)) != place:
@@ -81,23 +81,21 @@ def read_published(path: Path) -> Iterator[tuple[str, Published]]:
 
 def _of_recordings(path: Path) -> Iterator[tuple[str, Published]]:
     """Yield the queries of a JSON list of recordings as the lines of *_release.jsonl have them."""
-    items = read_json(path)
-    for number, item in enumerate(items if isinstance(items, list) else [items], 1):
-        try:
-            vid, queries = item["yid"], item["moments"]
-            common: dict[str, Any] = {
-                "vid": vid, "duration": item.get("duration"), "caption": item.get("global_caption") or ""
-            }  # fmt: skip
-            if not queries:
-                yield f"item {number}", Published(qid="", query="", **common)
-            for part, query in enumerate(queries, 1):
+    place = "item 1"
+    try:
+        for number, item in enumerate(read_json(path), 1):
+            place, vid, caption = f"item {number}", item["yid"], item.get("global_caption") or ""
+            common: dict[str, Any] = {"vid": vid, "duration": item.get("duration"), "caption": caption}
+            if not item["moments"]:
+                yield place, Published(qid="", query="", **common)
+            for part, query in enumerate(item["moments"], 1):
+                place = f"item {number}, moment {part}"
                 windows = [tuple(window) for window in query["timestamps"]]
-                line = Published(f"{vid}_{part}", query["local_caption"], relevant_windows=windows, **common)
-                yield f"item {number}, moment {part}", line
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{path}, item {number}: not a recording with yid and moments ({error!r})") from None
-        except ValidationError as error:
-            raise DataError(f"{path}, item {number}: {faults_of(error)[0]}") from None
+                yield place, Published(f"{vid}_{part}", query["local_caption"], relevant_windows=windows, **common)
+    except ValidationError as error:
+        raise DataError(f"{path}, {place}: {faults_of(error)[0]}") from None
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}, {place}: not a recording with yid and moments ({error!r})") from None
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
@@ -196,14 +194,13 @@ def write_moments(path: Path, moments: Iterable[Moment], clips: Iterable[Clip]) 
         moments: Moments.
         clips: At least their recordings.
     """
-    clip_of, lines = {clip.id: clip for clip in clips}, []
-    moments = list(moments)
+    clip_of, moments, lines = {clip.id: clip for clip in clips}, list(moments), []
     by_name(clip_of[moment.clip] for moment in moments)
     for moment in moments:
         clip = clip_of[moment.clip]
         line: dict[str, Any] = {"qid": moment.id, "query": moment.text}
-        if clip.seconds is not None:
-            line["duration"] = int(clip.seconds) if clip.seconds == int(clip.seconds) else clip.seconds
+        if (seconds := clip.seconds) is not None:
+            line["duration"] = int(seconds) if seconds == int(seconds) else seconds
         line["vid"] = PurePath(clip.file_name).stem
         if moment.windows is not None:
             line["relevant_windows"] = moment.windows

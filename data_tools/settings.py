@@ -1,6 +1,5 @@
 """Settings in YAML and JSON, with the line of each fault."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,11 +50,6 @@ class Strict(BaseModel):
     """Settings model: unknown keys and wrong types are errors; values are never converted, or changed after reading."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-def number(value: float) -> float | None:
-    """Return a number for a report; None for NaN and infinity, which JSON does not have."""
-    return float(value) if math.isfinite(value) else None
 
 
 def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:
@@ -132,21 +126,17 @@ class Document:
             return [self._add(item, (*path, number)) for number, item in enumerate(node.value)]
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            key = key_node.value
-            if not isinstance(key, str):
-                self.problems.append((path, line, "a key is a list or a mapping; write text in its place"))
-            elif key in result:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key in result:
                 message = f"the key is given twice (first on line {self.lines[(*path, key)]}); keep one"
                 self.problems.append(((*path, key), line, message))
-            else:
-                self.lines[(*path, key)] = line
-                result[key] = self._add(value_node, (*path, key))
+            self.lines[(*path, key)] = line
+            result[key] = self._add(value_node, (*path, key))
         return result
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
-    text = str(node.value)
+    text = node.value
     if node.style:  # quoted or block text
         return text
     if text.lower() in _SCALARS:

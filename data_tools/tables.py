@@ -43,8 +43,11 @@ def read_table(
             if not cells:
                 raise DataError(f"{where}: the line is blank; remove it")
             if line == 1:
-                header = cells
-                _check_header(path, header, columns)
+                header, named = cells, ", ".join(cells)[:300]
+                if missing := [name for name in columns if name not in header]:
+                    raise DataError(f"{path}: no column {', '.join(missing)}; it has {named}")
+                if len(set(header)) < len(header):
+                    raise DataError(f"{path}: two columns have the same name ({named}); rename one")
             elif len(cells) != len(header):
                 raise DataError(f"{where}: {len(cells)} cells for {len(header)} columns; quote cells with a delimiter")
             else:
@@ -54,14 +57,6 @@ def read_table(
     if not rows:
         raise DataError(f"{path}: has no rows")
     return rows
-
-
-def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None:
-    named = ", ".join(header)[:300]
-    if missing := [name for name in columns if name not in header]:
-        raise DataError(f"{path}: no column {', '.join(missing)}; it has {named}")
-    if len(set(header)) < len(header):
-        raise DataError(f"{path}: two columns have the same name ({named}); rename one")
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:

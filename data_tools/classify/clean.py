@@ -9,7 +9,7 @@ Of WavText5K's 4,525 descriptions 385 lose a part, and 44 all of their text, suc
 import html
 import re
 
-from data_tools.manifest import MAX_WORDS
+MAX_WORDS = 512  # at least the input limit, in tokens, of common sentence encoders
 
 _BREAK = re.compile(r"<\s*/?\s*(?:br|p|div|li|ul|ol|h[1-6])\b[^<>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)

@@ -142,17 +142,23 @@ def score_descriptions(
 
 
 def classify(
-    descriptions: Annotated[
-        Path, typer.Argument(help="Store made by crawl, or a .csv file with the columns id and description.")
-    ],
-    captions: Annotated[list[Path], typer.Option(help="Captions to learn from (.csv or .jsonl manifest); repeat.")],
-    out: Annotated[Path, typer.Option(help="Output folder; embeddings of an earlier call are used again.")],
+    descriptions: Path,
+    *,
+    captions: list[Path],
+    out: Path,
     model: Annotated[
         str, typer.Option(help=f"Sentence-transformers model: folder, package ({', '.join(PACKAGES)}) or hub name.")
     ] = DEFAULT_MODEL,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds and networks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Score how much each description of a sound resembles a caption."""
+    """Score how much each description of a sound resembles a caption.
+
+    Args:
+        descriptions: Store made by crawl, or a .csv file with the columns id and description.
+        captions: Captions to learn from (.csv or .jsonl manifest); repeat.
+        out: Output folder; embeddings of an earlier call are used again.
+        seed: Seed of the folds and networks.
+    """
     require_file(descriptions, "make a store with lbar data crawl")
     learnt = caption_texts(captions)
     if not learnt:

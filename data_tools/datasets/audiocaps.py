@@ -7,11 +7,9 @@ The audio files are parts of YouTube videos. Some videos are gone: published sco
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, cast
-
-import typer
+from typing import cast
 
 from data_tools.audio import readable_seconds
 from data_tools.cli import Manifest, counted
@@ -25,48 +23,6 @@ AUDIOCAPS_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 _TIMES = re.compile(r"(.+?)_([0-9]{1,9})(?:\.0+)?(?:[_-]([0-9]{1,9})(?:\.0+)?)?", re.DOTALL)
 
 Key = tuple[str, int]  # YouTube id, and start in seconds
-
-
-def read_audiocaps(
-    root: Path, audio: Path | None = None, splits: Sequence[Split] = AUDIOCAPS_SPLITS
-) -> tuple[list[Clip], list[str]]:
-    """Read the clips of AudioCaps that have audio.
-
-    Args:
-        root: Folder with <split>.csv; or a folder of aac-datasets, with AUDIOCAPS/csv_files_v1/<split>.csv and
-            AUDIOCAPS/audio_32000Hz/<split>/.
-        audio: Folder with the audio (default: root), in <split>/ or directly. Downloaders name the files
-            <youtube_id>_<start>, or <youtube_id>_<start>_<end> in seconds or milliseconds, or <youtube_id>, each also
-            behind a Y; or <audiocap_id>.
-        splits: Splits to read.
-
-    Returns:
-        The clips (rows with one youtube_id and start_time are one clip), and a line of text for each split.
-
-    Raises:
-        DataError: A table is missing, a row is bad, or no clip has audio.
-    """
-    require_folder(root)
-    tables, found_audio = _folders(root)
-    audio = audio or found_audio
-    clips: list[Clip] = []
-    counts = []
-    for split in splits:
-        captions, key_of = _read_captions(tables / f"{split}.csv")
-        files: dict[Key, tuple[Path, str]] = {}
-        for folder in (audio / split, audio):
-            for name in audio_names(folder):
-                for key in _keys(Path(name).stem, key_of):
-                    files.setdefault(key, (folder, name))
-        for key, texts in captions.items():
-            if key in files:
-                folder, name = files[key]
-                clips.append(audio_clip(folder, name, "audiocaps", split, texts, readable_seconds(folder / name)))
-        text = f"{counted(len(captions), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')} published"
-        counts.append(f"{split}: {text}; {sum(key not in files for key in captions)} without audio are left out")
-    if not clips:
-        raise DataError(f"{audio}: no audio file is named YOUTUBEID_START.wav; give the folder by --audio")
-    return clips, counts
 
 
 def _folders(root: Path) -> tuple[Path, Path]:
@@ -94,36 +50,50 @@ def _read_captions(path: Path) -> tuple[dict[Key, list[str]], dict[str, Key]]:
     """Return the captions of each clip, and the clip of each name that its file can have."""
     captions: dict[Key, list[str]] = {}
     key_of: dict[str, Key] = {}
-    starts: dict[str, set[Key]] = {}
     for line, row in read_table(path, ["audiocap_id", "youtube_id", "start_time", "caption"]):
-        where, start = f"{path}, line {line}", row["start_time"]
-        check_caption(row["caption"], where)
-        if not row["youtube_id"].strip() or not re.fullmatch("[0-9]{1,9}", start):
-            raise DataError(
-                f"{where}: the youtube_id is empty, or the start_time {start[:40]!r} is no number of seconds"
-            )
-        if row["audiocap_id"] in key_of:
-            raise DataError(f"{where}: the audiocap_id {row['audiocap_id'][:40]!r} is on an earlier line; keep one row")
-        key = row["youtube_id"], int(start)
+        video, start, number = row["youtube_id"], row["start_time"], row["audiocap_id"]
+        check_caption(row["caption"], f"{path}, line {line}")
+        if not video.strip() or not re.fullmatch("[0-9]{1,9}", start) or number in key_of:
+            raise DataError(f"{path}, line {line}: no youtube_id, a start_time that is no number, or a repeated id")
+        key = video, int(start)
         captions.setdefault(key, []).append(row["caption"])
-        starts.setdefault(key[0], set()).add(key)
-        key_of |= {row["audiocap_id"]: key, f"{key[0]}_{key[1]}": key}
-    return captions, key_of | {name: next(iter(keys)) for name, keys in starts.items() if len(keys) == 1}
+        key_of |= {number: key, f"{video}_{key[1]}": key}
+    count = Counter(video for video, _ in captions)
+    return captions, key_of | {key[0]: key for key in captions if count[key[0]] == 1}
 
 
 def audiocaps(
-    root: Annotated[
-        Path, typer.Argument(help="Folder with train.csv, val.csv and test.csv, or a folder that aac-datasets made.")
-    ],
+    root: Path,
+    *,
     out: Manifest,
-    audio: Annotated[
-        Path | None, typer.Option(help="Folder with the audio, in SPLIT/ or directly; default: ROOT.")
-    ] = None,
-    splits: Annotated[
-        list[str] | None, typer.Option(metavar="SPLIT", help="A split to read; repeat. Default: all.")
-    ] = None,
+    audio: Path | None = None,
+    splits: list[str] | None = None,
 ) -> None:
-    """Make a manifest of AudioCaps."""
-    clips, counts = read_audiocaps(root, audio, cast("list[Split]", splits) or AUDIOCAPS_SPLITS)
+    """Make a manifest of AudioCaps.
+
+    Args:
+        root: Folder with train.csv, val.csv and test.csv, or a folder that aac-datasets made.
+        audio: Folder with the audio, in SPLIT/ or directly; default: ROOT.
+        splits: A split to read; repeat. Default: all.
+    """
+    require_folder(root)
+    tables, found_audio = _folders(root)
+    audio = audio or found_audio
+    clips: list[Clip] = []
+    for split in cast("list[Split]", splits) or AUDIOCAPS_SPLITS:
+        captions, key_of = _read_captions(tables / f"{split}.csv")
+        files: dict[Key, tuple[Path, str]] = {}
+        for folder in (audio / split, audio):
+            for name in audio_names(folder):
+                for key in _keys(Path(name).stem, key_of):
+                    files.setdefault(key, (folder, name))
+        for key, texts in captions.items():
+            if key in files:
+                folder, name = files[key]
+                clips.append(audio_clip(folder, name, "audiocaps", split, texts, readable_seconds(folder / name)))
+        text = f"{counted(len(captions), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')} published"
+        print(f"{split}: {text}; {sum(key not in files for key in captions)} without audio are left out")
+    if not clips:
+        raise DataError(f"{audio}: no audio file is named YOUTUBEID_START.wav; give the folder by --audio")
     write_manifest(out, clips)
-    print(*counts, f"wrote {out}: {counted(len(clips), 'clip')}", sep="\n")
+    print(f"wrote {out}: {counted(len(clips), 'clip')}")

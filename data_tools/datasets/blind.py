@@ -2,9 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from data_tools.audio import readable_seconds
 from data_tools.cli import Manifest, counted
@@ -32,11 +29,17 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
 
 
 def blind(
-    folder: Annotated[Path, typer.Argument(help="The folder that holds the audio files.")],
+    folder: Path,
+    *,
     out: Manifest,
-    name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids.")] = "blind",
+    name: str = "blind",
 ) -> None:
-    """Make a manifest of a folder of audio without captions."""
+    """Make a manifest of a folder of audio without captions.
+
+    Args:
+        folder: The folder that holds the audio files.
+        name: Name of the clips' source, for their ids.
+    """
     clips, _ = folder_clips(folder, check_source(name))
     write_manifest(out, clips)
     unreadable = sum(clip.seconds is None for clip in clips)

@@ -86,15 +86,22 @@ def unpack(folder: Path, name: str) -> None:
 
 def get(
     context: typer.Context,
-    name: Annotated[Literal[tuple(SETS)], typer.Argument(help="The data set.")],  # type: ignore[valid-type]
-    folder: Annotated[Path | None, typer.Option(help="Folder for its files; default: data/NAME.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(callback=ending_in(".jsonl"), help="The manifest; default: data/NAME.jsonl.")
-    ] = None,
-    mirror: Annotated[str | None, typer.Option(metavar="URL", help="Address of a folder with the same files.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print licence, files, and later steps.")] = False,
+    name: Literal[tuple(SETS)],  # type: ignore[valid-type]
+    *,
+    folder: Path | None = None,
+    out: Annotated[Path | None, typer.Option(callback=ending_in(".jsonl"))] = None,
+    mirror: str | None = None,
+    dry_run: bool = False,
 ) -> None:
-    """Fetch a published data set, and make its manifest."""
+    """Fetch a published data set, and make its manifest.
+
+    Args:
+        name: The data set.
+        folder: Folder for its files; default: data/NAME.
+        out: The manifest; default: data/NAME.jsonl.
+        mirror: Address of a folder with the same files.
+        dry_run: Only print licence, files, and later steps.
+    """
     published, folder, out = SETS[name], folder or Path("data", name), out or Path("data", f"{name}.jsonl")
     paths = {"folder": folder, "manifest": out, "stem": out.with_suffix("")}
     quoted = {key: shlex.quote(str(path)) for key, path in paths.items()}
@@ -107,11 +114,9 @@ def get(
     if published.layout:
         print(f"  layout: {published.layout.format(**quoted)}")
     if dry_run:
-        steps = [f"lbar data {command}" for command in makes] + steps
-    else:
-        fetch_set(published, folder, mirror)
-        for command in makes:
-            context.find_root().command.main(shlex.split(command), standalone_mode=False, obj=True)
-    if steps:
-        print("then:" if dry_run else "to do by hand:")
-        print(*(f"  {number}. {step}" for number, step in enumerate(steps, 1)), sep="\n")
+        print(*(f"  then: {step}" for step in [*(f"lbar data {command}" for command in makes), *steps]), sep="\n")
+        return
+    fetch_set(published, folder, mirror)
+    for command in makes:
+        context.find_root().command.main(shlex.split(command), standalone_mode=False, obj=True)
+    print(*(f"to do by hand: {step}" for step in steps), sep="\n")

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path, PurePath
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import Manifest, counted, each
@@ -39,22 +37,16 @@ def read_parquet(path: Path) -> Iterator[Sample]:
         raise DataError(f"{path}: needs the package pyarrow; install lbar-kit with the extra parquet") from None
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            column = next((name for name in AUDIO if name in names), None)
-            if column is None:
-                raise DataError(f"{path}: no column with audio, only {', '.join(names)}")
             rows = (row for batch in file.iter_batches(64) for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
-                audio = row.pop(column)
-                if isinstance(audio, str | bytes):
-                    audio = {("path" if isinstance(audio, str) else "bytes"): audio}
-                name, content = (audio or {}).get("path"), (audio or {}).get("bytes")
-                if content:
-                    yield PurePath(name or f"{path.stem}_{number:06}.wav").name, content, row
-                elif name:
-                    raise DataError(
-                        f"{path}: row {number} has only the path {name}, not the sound; use lbar data table"
-                    )
+                audio = _field(path, row, None, *AUDIO) or {}
+                if isinstance(audio, bytes):
+                    audio = {"bytes": audio}
+                if isinstance(audio, str) or (audio.get("path") and not audio.get("bytes")):
+                    raise DataError(f"{path}: row {number} has only a path, not the sound; use lbar data table")
+                if audio:
+                    name = audio.get("path") or f"{path.stem}_{number:06}.wav"
+                    yield PurePath(name).name, audio["bytes"], row
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: cannot be read as parquet ({error}); download it again") from None
 
@@ -99,25 +91,26 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
     clips: dict[str, Clip] = {}
     remove_parts(audio)  # of a killed call
     for path in files:
-        split = split_of(path)
-        for file_name, content, fields in each(
-            read_parquet(path) if path.suffix == ".parquet" else read_tar(path), path.name, "clip"
-        ):
+        split, read = split_of(path), read_parquet if path.suffix == ".parquet" else read_tar
+        for file_name, content, fields in each(read(path), path.name, "clip"):
             if name:
                 stem = "_".join(str(_field(path, fields, column)) for column in name)
                 file_name = (stem + PurePath(file_name).suffix).replace("/", "_")
-            texts = _captions(f"{path}, {file_name}", _field(path, fields, caption, *CAPTIONS))
+            value = _field(path, fields, caption, *CAPTIONS)
+            texts = value if isinstance(value, list) else [value]
+            for text in texts:
+                if not isinstance(text, str):
+                    raise DataError(f"{path}: the caption is {text!r}, not a text; name another column by --caption")
+                check_caption(text, f"{path}, {file_name}")
             target = audio / split / file_name
-            if target.is_file() and target.read_bytes() != content:
-                raise DataError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
             if not target.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
                 with writing(target) as out:
                     out.write(content)
+            elif target.read_bytes() != content:
+                raise DataError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
             clip = audio_clip(target.parent, file_name, source, split, texts, None)
-            if known := clips.get(clip.id):
-                clip = replace(clip, captions=list(dict.fromkeys([*known.captions, *texts])))
-            clips[clip.id] = clip
+            known = clips[clip.id].captions if clip.id in clips else []
+            clips[clip.id] = replace(clip, captions=list(dict.fromkeys([*known, *texts])))
     return [replace(clip, seconds=readable_seconds(clip.path)) for clip in clips.values()]
 
 
@@ -125,36 +118,29 @@ def _field(path: Path, fields: dict[str, Any], column: str | None, *usual: str) 
     """Return the value of a column, or else of the first column with a usual name."""
     found = next((one for one in ([column] if column else usual) if one in fields), None)
     if found is None:
-        raise DataError(f"{path}: no column {column or 'of a caption'}, only {', '.join(fields)}")
+        raise DataError(f"{path}: no column {column or f'such as {usual[0]}'}, only {', '.join(fields)}")
     return fields[found]
 
 
-def _captions(where: str, value: Any) -> list[str]:
-    texts = value if isinstance(value, list) else [value]
-    for text in texts:
-        if not isinstance(text, str):
-            raise DataError(f"{where}: the caption is {text!r}, not a text; name another column by --caption")
-        check_caption(text, where)
-    return texts
-
-
 def hub(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Parquet files or WebDataset tars, or folders of them.")
-    ],
-    audio: Annotated[Path, typer.Option(help="Folder for the unpacked audio.")],
+    paths: list[Path],
+    *,
+    audio: Path,
     out: Manifest,
-    caption: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with the captions; default: a usual name.")
-    ] = None,
-    name: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A column that names clips; repeat. Default: the file's.")
-    ] = None,
-    source: Annotated[str, typer.Option(help="Source of the clips, for their ids; default: the first folder's.")] = "",
+    caption: str | None = None,
+    name: list[str] | None = None,
+    source: str = "",
 ) -> None:
     """Unpack a data set of the Hugging Face hub, and make its manifest.
 
     It may have parquet files or WebDataset tars.
+
+    Args:
+        paths: Parquet files or WebDataset tars, or folders of them.
+        audio: Folder for the unpacked audio.
+        caption: Column with the captions; default: a usual name.
+        name: A column that names clips; repeat. Default: the file's.
+        source: Source of the clips, for their ids; default: the first folder's.
     """
     found = [file for given in paths for file in (sorted(given.rglob("*")) if given.is_dir() else [given])]
     files = [path for path in found if path.suffix in (".parquet", ".tar")]

@@ -51,10 +51,7 @@ class PublishedSet(NamedTuple):
     record: str = ""
 
 
-def _read() -> dict[str, PublishedSet]:
-    found = parse_yaml(Path(__file__).with_suffix(".yaml").read_bytes())
-    files = {name: [PublishedFile(**file) for file in facts.pop("files", ())] for name, facts in found.items()}
-    return {name: PublishedSet(files=files[name], **facts) for name, facts in found.items()}
-
-
-SETS = _read()
+SETS = {
+    name: PublishedSet(**facts | {"files": [PublishedFile(**file) for file in facts.get("files", ())]})
+    for name, facts in parse_yaml(Path(__file__).with_suffix(".yaml").read_bytes()).items()
+}

@@ -4,11 +4,8 @@ Or that of a data set without a reader here.
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal, cast
 
 from data_tools.audio import readable_seconds
 from data_tools.cli import Manifest, counted
@@ -17,7 +14,6 @@ from data_tools.manifest import (
     SPLITS,
     TEST_SPLITS,
     VALIDATION_SPLITS,
-    Clip,
     Split,
     audio_clip,
     check_caption,
@@ -26,86 +22,60 @@ from data_tools.manifest import (
 from data_tools.names import check_source
 from data_tools.tables import read_table
 
-DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
-
-def read_captions(
-    path: Path,
+def table(
+    table: Path,
+    *,
     audio: str,
-    captions: Sequence[str],
-    folder: Path,
-    source: str,
+    caption: list[str],
+    out: Manifest,
+    folder: Path | None = None,
     split: Split = "development",
     split_column: str | None = None,
     id_column: str | None = None,
-    delimiter: str = ",",
-) -> list[Clip]:
-    """Return the clips of a table; all rows of one audio file become one clip.
+    delimiter: Literal[",", ";", "tab", "|"] = ",",
+    name: str = "",
+) -> None:
+    """Make a manifest from a table of audio files and captions.
+
+    All rows of one audio file become one clip; a.wav, ./a.wav and a link are one file. A file in several splits keeps
+    only its rows of one: test before validation before training.
 
     Args:
-        path: CSV file.
-        audio: Column with the name of the audio file, relative to `folder`; a.wav, ./a.wav and a link are one file.
-        captions: Columns of captions. If there are several, a cell may be empty, but not all cells of a row.
-        folder: Folder of the audio files.
-        source: Source of the clips, for their ids.
+        table: Table of clips with a header, in UTF-8 (.csv, .tsv).
+        audio: Column with the name of the audio file.
+        caption: Column with captions; repeat. Of several, a cell may be empty, but not all cells of a row.
+        folder: Folder of the audio files; default: the table's folder.
         split: Split of all rows.
-        split_column: Column with the split of each row, instead of `split`. A file in several splits keeps only its
-            rows of one: test before validation before training.
+        split_column: Column with the split of each row, instead of --split.
         id_column: Column with Freesound ids; an empty cell is an unknown one.
-        delimiter: Separator of the cells.
-
-    Raises:
-        DataError: A column is missing, a caption is bad, a split is unknown, an id is no number.
+        delimiter: Separator of columns; "tab" for a tab.
+        name: Name of the clips' source, for their ids; default: the table's.
     """
+    folder, source = folder or table.parent, check_source(name or table.stem)
     names: dict[str, str] = {}
-    ids: dict[str, str | None] = {}
+    ids: dict[str, str] = {}
     texts: dict[str, dict[Split, list[str]]] = {}
-    columns = [audio, *captions, *filter(None, [split_column, id_column])]
-    for line, row in read_table(path, columns, None, delimiter):
-        where = f"{path}, line {line}"
+    columns = [audio, *caption, *filter(None, [split_column, id_column])]
+    for line, row in read_table(table, columns, None, "\t" if delimiter == "tab" else delimiter):
+        where = f"{table}, line {line}"
         if not row[audio].strip():
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
-        row_split = _parse_split(row[split_column], where) if split_column else split
-        filled = [column for column in captions if row[column].strip()] or captions[:1]
+        row_split = cast(Split, row[split_column].strip()) if split_column else split
+        if row_split not in SPLITS:
+            raise DataError(f"{where}: unknown split {row_split[:40]!r}; use one of {', '.join(SPLITS)}")
+        filled = [column for column in caption if row[column].strip()] or caption[:1]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")
-        name = names.setdefault(os.path.realpath(folder / row[audio]), row[audio])
-        texts.setdefault(name, {}).setdefault(row_split, []).extend(row[column] for column in filled)
-        ids[name] = (id_column and row[id_column].strip()) or ids.get(name)
+        file = names.setdefault(os.path.realpath(folder / row[audio]), row[audio])
+        texts.setdefault(file, {}).setdefault(row_split, []).extend(row[column] for column in filled)
+        if id_column and row[id_column].strip():
+            ids[file] = row[id_column].strip()
     clips = []
-    for name, by_split in texts.items():
+    for file, by_split in texts.items():
         kept = max(by_split, key=lambda one: 2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS))
-        clips.append(audio_clip(folder, name, source, kept, by_split[kept], readable_seconds(folder / name), ids[name]))
-    return clips
-
-
-def _parse_split(text: str, where: str) -> Split:
-    for split in SPLITS:
-        if text.strip() == split:
-            return split
-    raise DataError(f"{where}: unknown split {text[:40]!r}; use one of {', '.join(SPLITS)}")
-
-
-def table(
-    table: Annotated[Path, typer.Argument(help="Table of clips with a header, in UTF-8 (.csv, .tsv).")],
-    audio: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the name of the audio file.")],
-    caption: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column with captions; repeat.")],
-    out: Manifest,
-    folder: Annotated[Path | None, typer.Option(help="Folder of the audio files; default: the table's folder.")] = None,
-    split: Annotated[Split, typer.Option(help="Split of all rows.")] = "development",
-    split_column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with the split of each row, instead of --split.")
-    ] = None,
-    id_column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with Freesound ids.")] = None,
-    delimiter: Annotated[
-        Literal["comma", "semicolon", "tab", "bar"], typer.Option(help="Separator of columns.")
-    ] = "comma",
-    name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids; default: the table's.")] = "",
-) -> None:
-    """Make a manifest from a table of audio files and captions."""
-    folder, source = folder or table.parent, check_source(name or table.stem)
-    columns = split, split_column, id_column, DELIMITERS[delimiter]
-    clips = read_captions(table, audio, caption, folder, source, *columns)
+        facts = by_split[kept], readable_seconds(folder / file), ids.get(file)
+        clips.append(audio_clip(folder, file, source, kept, *facts))
     missing = [clip.path for clip in clips if clip.seconds is None]
     if len(missing) == len(clips):
         raise DataError(f"{missing[0]}: no readable audio, nor any other file of the table; give the folder: --folder")

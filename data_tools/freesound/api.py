@@ -40,7 +40,7 @@ class RefusedError(DataError):
     """A search that the server refuses: it is wrong or too long."""
 
 
-class BrokenError(DataError):
+class BrokenError(RefusedError):
     """A search that the server cannot answer, because it cannot describe one of the sounds."""
 
 
@@ -98,12 +98,12 @@ class Api:
         """
         try:
             page = await self._search(filter=f"id:({' OR '.join(map(str, ids))})", page_size=PAGE_SIZE)
-        except (BrokenError, RefusedError) as error:
+        except RefusedError as error:
             if len(ids) > 1:
                 middle = len(ids) // 2
                 first, second = await self.sounds(ids[:middle]), await self.sounds(ids[middle:])
                 return first[0] + second[0], first[1] + second[1]
-            if isinstance(error, RefusedError):
+            if not isinstance(error, BrokenError):
                 raise
             log.warning("sound %d cannot be read: the server fails for it", ids[0])
             return [], list(ids)

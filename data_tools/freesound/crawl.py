@@ -58,13 +58,13 @@ async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
         done = {block for block in done if block < last - LATE}
     blocks = [block for block in range(newest + 1) if block not in done]
     with progress("crawl", newest + 1, "block", newest + 1 - len(blocks)) as bar:
-        for start in range(0, len(blocks), GROUP):
-            for block in blocks[start : start + GROUP]:
-                found, unread = await api.sounds(ids_of(block))
-                store.save(found, unread, block)
-                bar.advance()
-            await _require_whole_index(api, store)
-            store.settle()
+        for number, block in enumerate(blocks, 1):
+            found, unread = await api.sounds(ids_of(block))
+            store.save(found, unread, block)
+            bar.advance()
+            if number % GROUP == 0 or number == len(blocks):
+                await _require_whole_index(api, store)
+                store.settle()
     if refresh:
         store.set_fact("refresh", 0)
     store.set_fact("newest", newest)
@@ -97,21 +97,29 @@ async def try_one_block() -> None:
             found, unread = await api.sounds(ids)
     print(f"{api.site} counts {count:,} sounds; the highest id is {highest:,}")
     print(f"ids {ids[0]:,} to {ids[-1]:,}: {len(found)} of {len(ids)} are sounds, {len(unread)} cannot be read")
-    for sound in found[:3]:
-        print(f"  {sound['id']}  {sound['license']}  {str(sound['description'])[:80]!r}")
+    print(*(f"  {sound['id']}  {sound['license']}  {sound['description'][:80]!r}" for sound in found[:3]), sep="\n")
     blocks = highest // PAGE_SIZE + 1
     days = blocks * (1 + 1 / GROUP) / 2000
     print(f"a crawl takes {blocks:,} requests, {days:.1f} days at 2,000 a day; nothing was stored")
 
 
 def crawl(
-    store: Annotated[Path, typer.Argument(help="SQLite file, to create or continue.")],
-    refresh: Annotated[bool, typer.Option("--refresh", help="Read stored sounds again: licences, AI choices.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask for one block, print it, and store nothing.")] = False,
-    per_minute: Annotated[int, typer.Option(min=1, metavar="N", help="Requests per minute that the key allows.")] = 60,
-    per_day: Annotated[int, typer.Option(min=1, metavar="N", help="Requests per day that the key allows.")] = 2000,
+    store: Path,
+    *,
+    refresh: bool = False,
+    dry_run: bool = False,
+    per_minute: Annotated[int, typer.Option(min=1)] = 60,
+    per_day: Annotated[int, typer.Option(min=1)] = 2000,
 ) -> None:
-    """Read the descriptions of all of Freesound into a store."""
+    """Read the descriptions of all of Freesound into a store.
+
+    Args:
+        store: SQLite file, to create or continue.
+        refresh: Read stored sounds again: licences, AI choices.
+        dry_run: Ask for one block, print it, and store nothing.
+        per_minute: Requests per minute that the key allows.
+        per_day: Requests per day that the key allows.
+    """
 
     async def read(opened: Store) -> None:
         async with session() as connection:
@@ -127,8 +135,14 @@ def crawl(
         print(f"{store}: {len(opened):,} sounds stored; the API counts {opened.fact('count'):,}")
 
 
-def status(store: Annotated[Path, typer.Argument(help="SQLite file made by crawl.")]) -> None:
-    """Print the state of a crawl."""
+def status(
+    store: Path,
+) -> None:
+    """Print the state of a crawl.
+
+    Args:
+        store: SQLite file made by crawl.
+    """
     with open_store(store, read_only=True) as opened:
         finished = ", all" if opened.fact("newest") is not None else ""
         print(f"{len(opened):>8}  sounds stored; the API counts {opened.fact('count', 'an unknown number')}")

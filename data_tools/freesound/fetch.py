@@ -33,7 +33,6 @@ LICENCES = {
 }
 # Uploaders' choices about generative training; the last one covers every use of that kind.
 PREFERENCES = ("no-additional-preferences", "open-source-models", "noncommercial-open-source-models", "no-gen-ai")
-ATTRIBUTION = ("file_name", "title", "uploader", "licence", "page", "changes")
 TOLERANCE = 0.5  # seconds by which a preview may differ from the length that Freesound states
 WORKERS = 4
 
@@ -44,7 +43,7 @@ class Criteria(NamedTuple):
     Attributes:
         threshold: Scores must be above this value.
         seconds: Shortest and longest length, both included.
-        licences: Allowed licences, keys of LICENCES.
+        licences: Allowed licences.
         preferences: Allowed choices of uploaders on AI training. A sound without a choice is not fetched.
     """
 
@@ -64,6 +63,9 @@ class Chosen(NamedTuple):
     licence: str
     seconds: float
     preview: str
+
+    def file(self, folder: Path) -> Path:
+        return folder / f"{self.id}.flac"
 
 
 def read_scores(path: Path) -> list[tuple[float, int, str]]:
@@ -113,18 +115,19 @@ def select(
 
 async def choose_fresh(
     api: Api, store: Store, scores: Path, criteria: Criteria, exclusions: Exclusions, limit: int | None, out: Path
-) -> tuple[list[Chosen], Counter[str]]:
+) -> list[Chosen]:
     """Choose sounds by licences, preferences and lengths that the API states now, not those of the crawl.
 
     Sounds that drop out are replaced from further down the list. Sounds whose file is there are not asked for again.
     """
-    rows, gone = read_scores(scores), set[int]()
-    fresh = {int(path.stem) for path in out.glob("*.flac") if path.stem.isdecimal()}
+    rows, gone, fresh = read_scores(scores), set[int](), set[int]()
     while True:
         chosen, refused = select(store, rows, criteria, exclusions, gone)
-        stale = [sound.id for sound in chosen[:limit] if sound.id not in fresh]
+        stale = [one.id for one in chosen[:limit] if one.id not in fresh and not one.file(out).is_file()]
         if not stale:
-            return chosen[:limit], refused
+            for reason, count in refused.most_common():
+                print(f"{count:>8}  not fetched: {reason}")
+            return chosen[:limit]
         for start in range(0, len(stale), PAGE_SIZE):
             part = stale[start : start + PAGE_SIZE]
             found, unread = await api.sounds(part)
@@ -136,7 +139,7 @@ async def choose_fresh(
 async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int) -> dict[int, str]:
     """Download the sounds whose file is missing; return why some could not be fetched, by id."""
     lost: dict[int, str] = {}
-    missing = [sound for sound in sounds if not (out / f"{sound.id}.flac").is_file()]
+    missing = [sound for sound in sounds if not sound.file(out).is_file()]
     waiting = iter(missing)
     with progress("fetch", len(sounds), "sound", len(sounds) - len(missing)) as bar:
 
@@ -145,7 +148,7 @@ async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int)
                 part = out / f".{sound.id}.{os.getpid()}.part"
                 try:
                     await api.download(sound.preview, part)
-                    await asyncio.to_thread(_convert, part, out / f"{sound.id}.flac", sound.seconds, rate)
+                    await asyncio.to_thread(_convert, part, sound, out, rate)
                 except (LostError, AudioError) as error:
                     lost[sound.id] = str(error).removeprefix(f"{part}: ")
                 finally:
@@ -156,61 +159,54 @@ async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int)
     return lost
 
 
-def _convert(part: Path, path: Path, seconds: float, rate: int) -> None:
+def _convert(part: Path, sound: Chosen, out: Path, rate: int) -> None:
     """Convert a preview to FLAC. Raises AudioError for another length than Freesound states."""
     wave = read_audio(part, rate)
-    if abs(len(wave) / rate - seconds) > TOLERANCE:
-        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {seconds:.2f} s as stated")
-    with writing(path) as file:
+    if abs(len(wave) / rate - sound.seconds) > TOLERANCE:
+        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {sound.seconds:.2f} s as stated")
+    with writing(sound.file(out)) as file:
         file.write(encoded(wave, rate, "FLAC", "PCM_16"))
 
 
 def fetch(
-    store: Annotated[Path, typer.Argument(help="SQLite file made by crawl.")],
-    scores: Annotated[Path, typer.Option(help="The file scores.csv made by classify.")],
-    exclude: Annotated[
-        list[Path],
-        typer.Option(
-            metavar="LIST",
-            help="A list of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; repeat. "
-            "`none` for no list.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the audio, the manifest and the tables.")],
-    threshold: Annotated[float, typer.Option(help='Least score; as in the paper "Take it easy".')] = 0.2,
-    seconds: Annotated[
-        tuple[float, float], typer.Option(metavar="MIN MAX", help="Shortest and longest sound; as in that paper.")
-    ] = (3.0, 120.0),
-    licences: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LICENCE", help=f"An allowed one of {', '.join(LICENCES)}; repeat. Default: all."),
-    ] = None,
-    ai_preferences: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHOICE",
-            help=f"An allowed choice of uploaders on AI training, of {', '.join(PREFERENCES)}; repeat. Default: all "
-            "but the last.",
-        ),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of sounds, best scores first; default: all.")] = None,
-    rate: Annotated[int, typer.Option(help="Sample rate of the FLAC files in Hz.")] = 44_100,
+    store: Path,
+    *,
+    scores: Path,
+    exclude: list[Path],
+    out: Path,
+    threshold: float = 0.2,
+    seconds: tuple[float, float] = (3.0, 120.0),
+    licences: list[str] | None = None,
+    ai_preferences: list[str] | None = None,
+    limit: Annotated[int | None, typer.Option(min=1)] = None,
+    rate: int = 44100,
 ) -> None:
-    """Fetch the sounds whose descriptions score best."""
+    """Fetch the sounds whose descriptions score best.
+
+    Args:
+        store: SQLite file made by crawl.
+        scores: The file scores.csv made by classify.
+        exclude: A list of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; repeat.
+            `none` for no list.
+        out: Folder for the audio, the manifest and the tables.
+        threshold: Least score; as in the paper "Take it easy".
+        seconds: Shortest and longest sound; as in that paper.
+        licences: An allowed one of cc0, by, by-nc and sampling+; repeat. Default: all.
+        ai_preferences: An allowed choice of uploaders on AI training, of no-additional-preferences, open-source-models,
+            noncommercial-open-source-models and no-gen-ai; repeat. Default: all but no-gen-ai.
+        limit: Number of sounds, best scores first; default: all.
+        rate: Sample rate of the FLAC files in Hz.
+    """
     criteria = Criteria(threshold, seconds, licences or tuple(LICENCES), ai_preferences or PREFERENCES[:-1])
-    unknown = [*(set(criteria.licences) - set(LICENCES)), *(set(criteria.preferences) - set(PREFERENCES))]
-    if unknown:
-        raise DataError(f"{unknown[0]}: no licence or AI preference; use those of lbar data fetch --help")
-    if not 0 <= seconds[0] <= seconds[1]:
-        raise DataError("--seconds: MIN must be 0 or more, and not above MAX")
+    for name in (*criteria.licences, *criteria.preferences):
+        if name not in (*LICENCES, *PREFERENCES):
+            raise DataError(f"{name}: neither a licence nor an AI preference; see lbar data fetch --help")
     exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
 
     async def work(opened: Store) -> tuple[list[Chosen], dict[int, str]]:
         async with session() as connection:
             api = Api(connection, Limits(opened.database))
-            sounds, refused = await choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
-            for reason, count in refused.most_common():
-                print(f"{count:>8}  not fetched: {reason}")
+            sounds = await choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
             return sounds, await fetch_sounds(api, sounds, out, rate)
 
     read_access()
@@ -223,18 +219,18 @@ def fetch(
                     raise DataError(f"{out}: has files of {found} Hz; use --rate {found}, or another folder")
             remove_parts(out)  # of a killed call
             sounds, lost = asyncio.run(work(opened))
-    write_table(out / "lost.csv", ["freesound_id", "why"], [(str(number), why) for number, why in lost.items()])
+    write_table(out / "lost.csv", ["freesound_id", "why"], lost.items())
     changes = f"preview (MP3), mono, {rate} Hz, as FLAC of 16 bit"  # as the licences require
     table, clips = [], []
     for one in sounds:
         if one.id not in lost:
-            name, facts = f"{one.id}.flac", (str(one.id), one.licence, one.uploader)
+            name = one.file(out).name
             table.append((name, one.title, one.uploader, one.licence, f"{SITE}/s/{one.id}/", changes))
-            seconds_there = readable_seconds(out / name)
-            clips.append(audio_clip(out, name, "freesound", "train", [one.caption], seconds_there, *facts))
+            facts = readable_seconds(out / name), str(one.id), one.licence, one.uploader
+            clips.append(audio_clip(out, name, "freesound", "train", [one.caption], *facts))
     if not clips:
         raise DataError(f"{out}: no sound could be fetched ({counted(len(lost), 'sound')} in lost.csv)")
-    write_table(out / "ATTRIBUTION.csv", ATTRIBUTION, table)
+    write_table(out / "ATTRIBUTION.csv", ["file_name", "title", "uploader", "licence", "page", "changes"], table)
     write_manifest(out / "manifest.jsonl", clips)
     missing = f"; {counted(len(lost), 'sound')} could not be fetched (lost.csv)" if lost else ""
     print(f"wrote {out / 'manifest.jsonl'}: {counted(len(clips), 'clip')}{missing}; credit them as in ATTRIBUTION.csv")

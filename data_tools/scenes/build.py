@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from data_tools.cli import counted, each
 from data_tools.errors import DataError
 from data_tools.files import read_json, remove_parts, write_json, writing
 from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
-from data_tools.moments import Moment, write_moments
+from data_tools.moments import Moment, Window, write_moments
 from data_tools.names import check_source
 from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_event, describe_noisily
 from data_tools.scenes.mix import (
@@ -85,27 +85,28 @@ class Settings:
                 raise DataError(f"{folder}: the folds of {split} have {len(pool)} categories, 3 are needed")
         return pools
 
-    def seed_of(self, split: Split, number: int, purpose: int) -> tuple[int, ...]:
-        """Return the seed of one purpose (0 events, 1 texts, 2 audio) of a clip."""
-        return self.seed, SPLITS.index(split), number, purpose
+    def rng(self, split: Split, number: int, purpose: int) -> np.random.Generator:
+        """Return the generator of one purpose (0 events, 1 texts, 2 audio) of a clip, independent of the others."""
+        return np.random.default_rng((self.seed, SPLITS.index(split), number, purpose))
+
+    def path(self, out: Path, split: Split, number: int) -> Path:
+        """Return the audio file of a clip."""
+        return out / split / f"{self.name}_{split}_{number:05d}.wav"
 
 
 class Scene(NamedTuple):
-    """A planned clip. seed: For its audio, independent of its events and captions."""
+    """A planned clip: its kind, its events by rising start, a background last, and its captions."""
 
-    file_name: str
-    split: Split
     kind: str
     events: list[Event]
     captions: list[str]
-    seed: tuple[int, ...]
 
 
 def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
     """Compose scenes in a folder; return the number of new audio files.
 
     Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables, labels.csv
-    (kind, and events by rising start, a background last), and manifest.jsonl last. Only one process may write.
+    (kind and events), and manifest.jsonl last. Only one process may write.
     Raises DataError for unusable recordings, and a folder with other content.
     """
     pools = settings.pools(recordings)
@@ -113,17 +114,17 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     made, labels, clips = 0, [], []
     for split, pool in pools.items():
         captions, metadata = [], []
-        for scene in each(plan_split(settings, split, pool), split, "clip"):
-            path = out / split / scene.file_name
+        for number, scene in enumerate(each(plan_split(settings, split, pool), split, "clip"), 1):
+            path = settings.path(out, split, number)
             if not path.is_file():
-                _write_samples(path, render(np.random.default_rng(scene.seed), scene.kind, scene.events))
+                _write_samples(path, render(settings.rng(split, number, 2), scene.kind, scene.events))
                 made += 1
             links, authors, licences = credit(scene.events)
             names = ";".join(event.name for event in scene.events)
-            captions.append((scene.file_name, *scene.captions))
+            captions.append((path.name, *scene.captions))
             # A scene is no Freesound sound, even if its parts are.
-            metadata.append((scene.file_name, names, "Not found", links, "", authors, licences))
-            labels.append((scene.file_name, split, scene.kind, names))
+            metadata.append((path.name, names, "Not found", links, "", authors, licences))
+            labels.append((path.name, split, scene.kind, names))
             facts = scene.captions, settings.seconds, None, licences, authors
             clips.append(audio_clip(path.parent, path.name, settings.name, split, *facts))
         header = ["file_name", *(f"caption_{number}" for number in range(1, len(captions[0])))]
@@ -143,9 +144,8 @@ def plan_split(settings: Settings, split: Split, pool: Pool) -> list[Scene]:
     taken: set[str] = set()
     for number in range(1, settings.counts[split] + 1):
         kind = list(KINDS)[(number - 1) % len(KINDS)]
-        events = draw_events(np.random.default_rng(settings.seed_of(split, number, 0)), kind, pool)
-        names = [event.name for event in events]
-        rng = np.random.default_rng(settings.seed_of(split, number, 1))
+        events = draw_events(settings.rng(split, number, 0), kind, pool)
+        names, rng = [event.name for event in events], settings.rng(split, number, 1)
         if settings.captions == "noisy":
             captions = [describe_noisily(rng, names)]
         else:
@@ -153,8 +153,7 @@ def plan_split(settings: Settings, split: Split, pool: Pool) -> list[Scene]:
             captions = describe(rng, kind, names, int(settings.captions), held_out, taken)
         if split in TEST_SPLITS:
             taken.update(captions)
-        name, seed = f"{settings.name}_{split}_{number:05d}.wav", settings.seed_of(split, number, 2)
-        scenes.append(Scene(name, split, kind, events, captions, seed))
+        scenes.append(Scene(kind, events, captions))
     return scenes
 
 
@@ -191,22 +190,21 @@ def make_moments(out: Path, settings: Settings, recordings: Path | None = None) 
     for split, pool in pools.items():
         first = len(moments)
         for number in each(range(1, settings.counts[split] + 1), split, "recording"):
-            path = out / split / f"{settings.name}_{split}_{number:05d}.wav"
-            events = draw_timeline(np.random.default_rng(settings.seed_of(split, number, 0)), pool, n)
+            path = settings.path(out, split, number)
+            events = draw_timeline(settings.rng(split, number, 0), pool, n)
             if not path.is_file():
-                _write_samples(path, mixed(np.random.default_rng(settings.seed_of(split, number, 2)), events, n))
+                _write_samples(path, mixed(settings.rng(split, number, 2), events, n))
                 made += 1
-            rng = np.random.default_rng(settings.seed_of(split, number, 1))
-            queries = draw_queries(rng, settings, split, path.stem, events)
+            clip_id = f"{settings.name}/{split}/{path.name}"
+            queries = draw_queries(settings.rng(split, number, 1), settings, split, clip_id, events)
             _, authors, licences = credit(events)
-            facts = [text for _, text, _ in queries.values()], settings.seconds, None, licences, authors
+            facts = [query.text for query in queries.values()], settings.seconds, None, licences, authors
             clips.append(audio_clip(path.parent, path.name, settings.name, split, *facts))
-            moments += [
-                Moment(id=qid, text=text, clip=clips[-1].id, windows=windows) for qid, text, windows in queries.values()
-            ]
+            moments += queries.values()
             for event in events:
                 start, end = (f"{sample / SAMPLE_RATE:.4f}" for sample in (event.start, event.end))
-                rows.append((path.name, split, event.name, start, end, queries.get(event.name, ("",))[0]))
+                qid = queries[event.name].id if event.name in queries else ""
+                rows.append((path.name, split, event.name, start, end, qid))
         if len(moments) == first:
             raise DataError(f"{out}: no recording of {split} has an event; ask for more, or a longer --length")
         write_moments(out / f"{split}_release.jsonl", moments[first:], clips)
@@ -217,25 +215,26 @@ def make_moments(out: Path, settings: Settings, recordings: Path | None = None) 
 
 
 def draw_queries(
-    rng: np.random.Generator, settings: Settings, split: Split, vid: str, events: Sequence[TimedEvent]
-) -> dict[str, tuple[str, str, list[tuple[float, float]]]]:
-    """Draw the queries of a recording: id ("<vid>_<n>"), text and all windows, by sound class.
+    rng: np.random.Generator, settings: Settings, split: Split, clip_id: str, events: Sequence[TimedEvent]
+) -> dict[str, Moment]:
+    """Draw the queries of a recording, with the id "<vid>_<n>" and all windows, by sound class.
 
     Classes are taken in the order of their first event. Each gets a query with the probability ASKED, and at least one
     of them gets it.
     """
-    windows: dict[str, list[tuple[float, float]]] = {}
+    windows: dict[str, list[Window]] = {}
     for event in events:
         window = round(event.start / SAMPLE_RATE, 2), round(event.end / SAMPLE_RATE, 2)
         windows.setdefault(event.name, []).append(window)
     asked = rng.random(len(windows)) < ASKED
     if windows and not asked.any():
         asked[int(rng.integers(len(windows)))] = True
-    names = [name for name, is_asked in zip(windows, asked, strict=True) if is_asked]
-    return {
-        name: (f"{vid}_{number}", describe_event(rng, name, split, settings.held_out), windows[name])
-        for number, name in enumerate(names, 1)
-    }
+    queries: dict[str, Moment] = {}
+    for name in np.array(list(windows))[asked].tolist():
+        text, number = describe_event(rng, name, split, settings.held_out), len(queries) + 1
+        qid = f"{PurePath(clip_id).stem}_{number}"
+        queries[name] = Moment(id=qid, text=text, clip=clip_id, windows=windows[name])
+    return queries
 
 
 def claim(out: Path, settings: Settings) -> None:
@@ -259,41 +258,36 @@ def _write_samples(path: Path, samples: Samples) -> None:
 
 
 def scenes(
-    out: Annotated[Path, typer.Argument(help="Output folder; run again with the same arguments to complete it.")],
-    seed: Annotated[int, typer.Option(min=0, help="Decides all random choices.")],
-    development: Annotated[int | None, typer.Option(min=0, help="Clips; default: 2400, of moments 400.")] = None,
-    validation: Annotated[int | None, typer.Option(min=0, help="Clips; default: 300, of moments 60.")] = None,
-    evaluation: Annotated[int | None, typer.Option(min=0, help="Clips; default: 300, of moments 120.")] = None,
-    captions: Annotated[
-        Literal["5", "1", "noisy"], typer.Option(help="Captions per clip; noisy: 1 in Freesound's style.")
-    ] = "5",
-    held_out: Annotated[
-        float,
-        typer.Option(
-            "--heldout-phrasings",
-            metavar="SHARE",
-            min=0,
-            max=MAX_HELD_OUT,
-            help="Share of wordings that only evaluation uses. With --moments, validation gets one of its own too.",
-        ),
-    ] = 0.0,
-    recordings: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Recordings to compose, in ESC-50's layout: folds 1 to 3 for development, 4 for validation, 5 for "
-            "evaluation.",
-        ),
-    ] = None,
-    moments: Annotated[
-        bool, typer.Option("--moments", help="Make long recordings, and queries with the windows of one sound each.")
-    ] = False,
-    length: Annotated[float, typer.Option(min=10, max=3600, help="Seconds per recording, with --moments.")] = 60.0,
-    name: Annotated[str, typer.Option(help="Name of the clips' source, for their ids; default: the folder's.")] = "",
+    out: Path,
+    *,
+    seed: Annotated[int, typer.Option(min=0)],
+    development: Annotated[int | None, typer.Option(min=0)] = None,
+    validation: Annotated[int | None, typer.Option(min=0)] = None,
+    evaluation: Annotated[int | None, typer.Option(min=0)] = None,
+    captions: Literal["5", "1", "noisy"] = "5",
+    held_out: Annotated[float, typer.Option("--heldout-phrasings", min=0, max=MAX_HELD_OUT)] = 0.0,
+    recordings: Path | None = None,
+    moments: bool = False,
+    length: Annotated[float, typer.Option(min=10, max=3600)] = 60.0,
+    name: str = "",
 ) -> None:
     """Compose a data set of synthetic or recorded sounds.
 
     It has captions, and is laid out like Clotho.
+
+    Args:
+        out: Output folder; run again with the same arguments to complete it.
+        seed: Decides all random choices.
+        development: Clips; default: 2400, of moments 400.
+        validation: Clips; default: 300, of moments 60.
+        evaluation: Clips; default: 300, of moments 120.
+        captions: Captions per clip; noisy: 1 in Freesound's style.
+        held_out: Share of wordings that only evaluation uses. With --moments, validation gets one of its own too.
+        recordings: Recordings to compose, in ESC-50's layout: folds 1 to 3 for development, 4 for validation, 5 for
+            evaluation.
+        moments: Make long recordings, and queries with the windows of one sound each.
+        length: Seconds per recording, with --moments.
+        name: Name of the clips' source, for their ids; default: the folder's.
     """
     usual = (400, 60, 120) if moments else (2400, 300, 300)
     asked = zip(SPLITS, (development, validation, evaluation), usual, strict=True)

@@ -25,19 +25,14 @@ TEMPLATES: dict[str, list[str]] = _TEXTS["templates"]
 SOUNDS = _TEXTS["sounds"]  # by class: phrasings, one more of them for validation, tags
 
 
-def phrasings(name: str) -> list[Phrasing]:
-    """Return the phrasings of a sound class: its own, or else generic ones with its name."""
-    return [_phrasing(line, name) for line in SOUNDS.get(name, _TEXTS["other"])["phrasings"]]
+def phrasings(name: str, kind: str = "phrasings") -> list[Phrasing]:
+    """Return the phrasings of a sound class: its own, or else generic ones with its name.
 
-
-def validation_phrasing(name: str) -> Phrasing:
-    """Return an additional phrasing of a sound class, only for queries of a validation split."""
-    return _phrasing(SOUNDS.get(name, _TEXTS["other"])["validation"], name)
-
-
-def _phrasing(line: str, name: str) -> Phrasing:
-    clause, noun = line.format(n=name.replace("_", " ")).split(" | ")
-    return clause, noun
+    kind: "validation" for one more, only for queries of a validation split.
+    """
+    lines = SOUNDS.get(name, _TEXTS["other"])[kind]
+    pairs = [line.format(n=name.replace("_", " ")).split(" | ") for line in lines]
+    return [(clause, noun) for clause, noun in pairs]
 
 
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
@@ -87,7 +82,7 @@ def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: 
     """
     options = phrasings(name) if split in TEST_SPLITS else not_held_out(phrasings(name), held_out)
     if split in VALIDATION_SPLITS and held_out:
-        options = [*options, validation_phrasing(name)]
+        options = [*options, *phrasings(name, "validation")]
     text = _pick(rng, _pick(rng, options))
     return text[0].upper() + text[1:]
 

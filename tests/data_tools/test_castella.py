@@ -1,6 +1,7 @@
 """Moments and CASTELLA as published: both forms, repairs of its faults, blind lists, ids of AudioCaps."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from data_files import failure, write_wav
 from moment_figures import official_figures
 
 from data_tools.__main__ import main
-from data_tools.datasets.castella import read_castella
 from data_tools.errors import DataError
 from data_tools.manifest import Clip, audio_clip, read_manifest
 from data_tools.moments import Moment, read_moments, write_moments
@@ -119,9 +119,8 @@ def test_audio_in_the_folder_of_the_split_and_linked_folders_are_found(tmp_path:
     (tmp_path / "set" / "json").symlink_to(tmp_path / "elsewhere")
     for folder in (tmp_path / "set", tmp_path / "set/train"):
         write_wav(folder / "67AE9ZKvECs.wav", 1)
-    found = read_castella(tmp_path / "set", tmp_path / "set")
-    assert [path.name for path in found.files.values()] == ["train.json"]
-    assert [clip.path for clip in found.clips] == [str(tmp_path / "set/train/67AE9ZKvECs.wav")]
+    clips, _ = convert(tmp_path / "set")
+    assert [clip.path for clip in clips] == [str(tmp_path / "set/train/67AE9ZKvECs.wav")]
 
 
 def test_features_stand_for_audio(tmp_path: Path) -> None:
@@ -155,11 +154,13 @@ def test_number_as_query_id_is_read(tmp_path: Path) -> None:
         ("{", "[", "line 1"),
     ],
 )
-def test_invalid_lines_of_a_release_are_refused(tmp_path: Path, before: str, after: str, words: str) -> None:
+def test_invalid_lines_of_a_release_are_refused(
+    tmp_path: Path, before: str, after: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = release(tmp_path / "castella_test_release.jsonl")
     path.write_text(path.read_text().replace(before, after))
-    with pytest.raises(DataError, match=words):
-        read_castella(tmp_path, features(tmp_path))
+    outputs = ("--out", tmp_path / "m.jsonl", "--moments", tmp_path / "q.jsonl")
+    assert re.search(words, failure(capsys, "castella", tmp_path, "--audio", features(tmp_path), *outputs))
 
 
 def test_moments_of_another_manifest_and_of_two_recordings_of_one_name_are_refused(tmp_path: Path) -> None:

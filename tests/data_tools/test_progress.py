@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_tools import cli
-from data_tools.cli import Progress, about, each, progress
+from data_tools.cli import about, each, progress
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Clock:
     found = Clock()
-    monkeypatch.setattr(cli.time, "monotonic", found)
+    monkeypatch.setattr("tqdm.std.time", found)
     caplog.set_level("INFO")
     return found
 
@@ -38,31 +38,22 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_progress_is_logged_about_every_minute(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    lines = Progress("openl3 frames", 4000, "clip")
-    for _ in range(300):
-        clock.now += 0.5
-        lines.advance(2)
-    assert said(caplog) == [
-        "openl3 frames: 240 of 4,000 clips, 4 a second, about 15.7 min left",
-        "openl3 frames: 480 of 4,000 clips, 4 a second, about 14.7 min left",
-    ]
+    with progress("openl3 frames", 4000, "clip") as bar:
+        for _ in range(300):
+            clock.now += 0.5
+            bar.advance(2)
+    (first, second) = said(caplog)
+    assert "240/4000 [01:00<15:40" in first
+    assert "480/4000 [02:00<14:40" in second
 
 
 def test_shown_time_left_uses_the_rate_of_this_process_only(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    lines = Progress("finetune", 1000, "step", done=900)
-    clock.now += 60
-    lines.advance(10, "loss 0.1234")
-    assert said(caplog) == ["finetune: 910 of 1,000 steps, 0.17 a second, about 9.0 min left, loss 0.1234"]
-
-
-def test_progress_lines_show_mib_for_bytes_and_leave_out_an_unknown_total(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    for total, done in ((None, 0), (200 << 20, 100 << 20)):
-        lines = Progress("openl3", total, "byte", done)
+    with progress("finetune", 1000, "step", done=900) as bar:
         clock.now += 60
-        lines.advance(3 << 20 if total is None else 50 << 20)
-    assert said(caplog) == ["openl3: 3 MiB, 0.05 a second", "openl3: 150 of 200 MiB, 0.83 a second, about 1.0 min left"]
+        bar.advance(10, "loss 0.1234")
+    (line,) = said(caplog)
+    assert "910/1000 [01:00<09:00" in line
+    assert "loss 0.1234" in line
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 
@@ -73,10 +64,7 @@ def test_loop_with_progress_yields_every_item_and_logs_the_total_if_known(
     monkeypatch.setattr(cli, "PROGRESS_SECONDS", 0.0)
     assert list(each("ab", "letters", "letter")) == ["a", "b"]
     assert next(each(count(), "numbers", "number")) == 0
-    assert [re.sub(r", \S+ a second, about.*", "", line) for line in said(caplog)] == [
-        "letters: 1 of 2 letters",
-        "letters: 2 of 2 letters",
-    ]
+    assert [word for line in said(caplog) for word in ("1/2", "2/2") if word in line] == ["1/2", "2/2"]
 
 
 def test_short_work_logs_no_progress(caplog: pytest.LogCaptureFixture) -> None:
@@ -123,7 +111,7 @@ def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
     for n in range(4):
         assert f"epoch {n}: a line of its own" in screen, screen
     assert "after it" in screen
-    assert re.search(r"finetune: 100%.*4/4 .*loss 3", output)
+    assert re.search(r"finetune: 100%.*loss 3", output)
 
 
 @pytest.mark.slow

@@ -10,8 +10,7 @@ import tiny
 
 from data_tools.__main__ import main
 from data_tools.audio import read_audio
-from data_tools.datasets.transcode import new_names
-from data_tools.manifest import Clip, read_manifest
+from data_tools.manifest import read_manifest, write_manifest
 
 
 @pytest.fixture
@@ -24,11 +23,8 @@ def transcode(manifest: Path, *options: object) -> int:
 
 
 @pytest.mark.parametrize("format", ["flac", "mp3", "ogg"])
-def test_audio_gets_a_new_rate_and_format_and_all_else_stays(
-    manifest: Path, format: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_audio_gets_a_new_rate_and_format_and_all_else_stays(manifest: Path, format: str) -> None:
     assert transcode(manifest, "--rate", 32_000, "--format", format) == 0
-    assert "lower rate" in capsys.readouterr().out
     before, after = read_manifest(manifest), read_manifest(manifest.parent / "new/manifest.jsonl")
     for old, new in zip(before, after, strict=True):
         assert replace(old, path="x", seconds=None) == replace(new, path="x", seconds=None)
@@ -65,11 +61,9 @@ def test_impossible_rates_are_refused_and_files_of_another_rate_not_taken(manife
     assert {soundfile.info(clip.path).samplerate for clip in found} == {32_000}, "no file of the other rate is taken"
 
 
-def test_clips_of_the_same_file_name_get_different_files() -> None:
-    clips = [
-        Clip(id=f"s/train/{name}", file_name=name, path=name, source="s", split="train", captions=["a"])
-        for name in ("a.wav", "A.mp3", "b.wav")
-    ]
-    names = new_names(clips, "flac")
-    assert len(set(map(str.casefold, names))) == 3
-    assert names[2] == "s/train/b.flac"
+def test_clips_of_the_same_file_name_get_different_files(manifest: Path) -> None:
+    clips = read_manifest(manifest)
+    write_manifest(manifest, [replace(clip, file_name=f"{number}/a.wav") for number, clip in enumerate(clips)])
+    assert transcode(manifest) == 0
+    found = read_manifest(manifest.parent / "new/manifest.jsonl")
+    assert len({clip.path for clip in found}) == len(clips)
