@@ -172,6 +172,7 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     from tqdm import tqdm
     from tqdm.contrib.logging import logging_redirect_tqdm
 
+    tqdm.monitor_interval = 0  # no thread of its own
     handlers = logging.getLogger().handlers
     is_quiet = any(type(one) is logging.StreamHandler and one.level > logging.INFO for one in handlers)
     is_bar = sys.stderr.isatty() and not is_quiet

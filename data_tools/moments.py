@@ -168,19 +168,18 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
     Raises DataError if none is left.
     """
     seconds = {clip.id: clip.seconds for clip in clips}
-    given, left = list(moments), []
-    outside = 0
-    for moment in given:
-        end = seconds.get(moment.clip)
-        if moment.windows is None or end is None:
-            left.append(moment)
-            continue
-        windows = [window for window in moment.windows if window[0] < end]
-        outside += len(moment.windows) - len(windows)
-        if windows:
-            left.append(replace(moment, windows=windows))
-    if given and not left:
-        raise DataError(f"all windows of the {len(given):,} moments begin after the end of their recordings")
+    left, outside = [], 0
+    for moment in moments:
+        end, windows = seconds.get(moment.clip), moment.windows
+        if windows is not None and end is not None:
+            inside = [window for window in windows if window[0] < end]
+            outside += len(windows) - len(inside)
+            if not inside:
+                continue
+            moment = replace(moment, windows=inside)
+        left.append(moment)
+    if outside and not left:
+        raise DataError(f"all {outside:,} windows begin after the end of their recordings")
     if outside:
         log.warning("left out %d windows that begin after the end of their recordings", outside)
     return left
