@@ -15,22 +15,26 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
+from scipy import sparse
 
 from data_tools.errors import KitError
 from data_tools.settings import Strict
 from data_tools.words import lower_composed
 
+# N captions of a set, E different features, B items of a batch
+
 ORDERS, SIGMA, SCALE = 4, 6.0, 10.0  # longest n-gram in words; of the penalty, in words; largest score
+FREQUENT = 1 / 12  # share of the captions from which a feature is a full row, which is faster to add
 _LOW = 0xFFFFFFFF  # lower half of a key; all numbers are below it
-_SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 6e-5
-_BINS = (int(np.float32(16).view(np.uint32)) >> _SHIFT) + 1
-_PART, _BLOCK = 512, 1 << 18  # candidates of a thread's part; scores of a block, which fit into a core's cache
-_EDGES = np.exp2(np.arange(-80, 33) / 8)  # of the histogram, from 0.001 to 16
+_SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 1.2e-4
+_OCTAVE = 1 << 20  # bits of a float32 from one bar of the figure to the next, an eighth of an octave
+_LOWEST, _HIGHEST = 0x3A8, 0x418  # bars of 2^-10 and 2^4, the end of the histogram
+_ROWS, _BLOCK = 512, 1 << 18  # most candidates and scores of a block, which fits into a core's cache
 
 # Clitics are tokens of their own ("'s", "n't"), as are the two halves of "cannot" and its like; a hyphen, apostrophe or
 # slash inside a word, and a dot, comma or colon inside a number, stay. Everything else only separates.
@@ -93,20 +97,16 @@ def tokenize(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
         raise KitError("the tokenizer ptb needs Java, and `java` is missing; install it, or set tokenizer: regex")
     tokens = PTBTokenizer().tokenize({n: [{"caption": " ".join(one.split())}] for n, one in enumerate(captions)})
     if len(tokens) != len(captions):
-        said = f"it gave {len(tokens)} lines for {len(captions)} captions; see Java's error message above"
-        raise KitError(f"the tokenizer ptb failed: {said}, or set tokenizer: regex")
+        raise KitError(f"Java tokenized {len(tokens)} lines of {len(captions)} captions; set tokenizer: regex")
     return [tokens[n][0].split() for n in range(len(captions))]
 
 
 class Features(NamedTuple):
-    """Captions as rows of a sparse matrix, N captions with E features in all, ordered by caption."""
+    """The features of captions, as weights of candidates and of references in sparse matrices (N, E)."""
 
-    start: np.ndarray  # (N + 1,) each caption's first feature
-    feature: np.ndarray  # (E,) number of the n-gram and its k
-    candidate: np.ndarray  # (E,) weight if the caption is the candidate
-    reference: np.ndarray  # (E,) weight if the caption is the reference
+    candidate: sparse.csr_array
+    reference: sparse.csr_array
     lengths: np.ndarray  # (N,) bigrams
-    size: int  # largest possible number of a feature, plus 1
 
 
 class CiderD:
@@ -116,26 +116,27 @@ class CiderD:
     """
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
-        if not documents:
-            raise KitError("the corpus of CIDEr-D has no captions; name data sources or files that have captions")
         self._words: dict[str, int] = {}
         self._grams: dict[int, int] = {}  # number by the numbers of its beginning and its last word; 0 is the empty one
-        self._idf = np.zeros(0)
-        self.captions = [tokens for captions in documents for tokens in captions]
-        self._corpus = caption, gram, *_ = self._counts(self.captions)
-        document = np.repeat(np.arange(len(documents)), [len(captions) for captions in documents])
-        distinct = np.unique(document[caption] << 32 | gram)
+        captions = [tokens for document in documents for tokens in document]
+        keys, self._most = self._keys(captions), np.log(len(documents))
+        document = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+        distinct = np.unique(document[keys >> 34] << 32 | keys & _LOW)
         frequencies = np.bincount(distinct & _LOW, minlength=len(self._grams) + 1)
-        self._most = np.log(len(documents))
         self._idf = self._most - np.log(np.maximum(1, frequencies))
+        self.corpus = self._weigh(captions, keys)
+
+    def features(self, captions: Sequence[Tokens]) -> Features:
+        """Return the features of captions."""
+        return self._weigh(captions, self._keys(captions))
 
     def _numbers(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Return the number of each n-gram, by the numbers of its beginning and of its last word."""
         keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         return np.array([self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()], int)[inverse]
 
-    def _counts(self, captions: Sequence[Tokens]) -> tuple[np.ndarray, ...]:
-        """Return caption, n-gram, count and order of each caption's distinct n-grams."""
+    def _keys(self, captions: Sequence[Tokens]) -> np.ndarray:
+        """Return a key of every n-gram of every caption: the caption, the order - 1 (2 bits), and its number."""
         lengths = np.array([len(tokens) for tokens in captions], int)
         words = np.array([self._words.setdefault(w, len(self._words)) for w in chain.from_iterable(captions)], int)
         caption = np.repeat(np.arange(len(captions)), lengths)
@@ -144,179 +145,154 @@ class CiderD:
         for order in range(ORDERS):
             at = np.flatnonzero(position >= order)
             ending[at] = self._numbers(ending[at - 1] if order else ending[at], words[at])
-            keys, counts = np.unique(caption[at] << 32 | ending[at], return_counts=True)
-            parts.append((keys >> 32, keys & _LOW, counts, np.full(len(keys), order)))
-        return tuple(map(np.concatenate, zip(*parts, strict=True)))
+            parts.append((caption[at] * ORDERS + order) << 32 | ending[at])
+        return np.concatenate(parts)
 
-    def features(self, captions: Sequence[Tokens]) -> Features:
-        """Return the features of captions; they fit those of all captions of the same object."""
-        caption, gram, times, order = self._corpus if captions is self.captions else self._counts(captions)
-        by_caption = np.argsort(caption, kind="stable")
-        caption, gram, times, order = (one[by_caption] for one in (caption, gram, times, order))
+    def _weigh(self, captions: Sequence[Tokens], keys: np.ndarray) -> Features:
+        distinct, times = np.unique(keys, return_counts=True)
+        group, gram = distinct >> 32, distinct & _LOW  # a group: the n-grams of one caption and order
         idf = np.full(len(self._grams) + 1, self._most)
         idf[: len(self._idf)] = self._idf
-        of_order = caption * ORDERS + order
-        norms = np.sqrt(np.bincount(of_order, (times * idf[gram]) ** 2, minlength=len(captions) * ORDERS))[of_order]
+        norms = np.sqrt(np.bincount(group, (times * idf[gram]) ** 2))[group]
         weights = np.divide(idf[gram], norms, out=np.zeros_like(norms), where=norms > 0)
         entry = np.repeat(np.arange(len(gram)), times)
         k = np.arange(len(entry)) - np.repeat(times.cumsum() - times, times)
         feature = gram[entry]
         feature[k > 0] = self._numbers(feature[k > 0], _LOW - k[k > 0])  # as if k were a word
-        start = np.concatenate([[0], np.bincount(caption[entry], minlength=len(captions)).cumsum()])
-        lengths = np.array([max(0, len(tokens) - 1) for tokens in captions], int)
-        reference = (times * weights)[entry] * (SCALE / ORDERS)
-        return Features(start, feature, weights[entry], reference, lengths, len(self._grams) + 1)
+        start = np.searchsorted(group[entry], np.arange(len(captions) + 1) * ORDERS)
+        shape = len(captions), len(self._grams) + 1
+        candidate, reference = weights[entry], (times * weights)[entry] * (SCALE / ORDERS)
+        as_candidate, as_reference = (
+            sparse.csr_array((one, feature.astype(np.int32), start.astype(np.int32)), shape)
+            for one in (candidate, reference)
+        )
+        return Features(as_candidate, as_reference, np.array([max(0, len(tokens) - 1) for tokens in captions], int))
 
 
 class CiderAmong:
-    """CIDEr-D between any two of M captions, rows `members` of the features."""
+    """CIDEr-D between any two of N captions, rows `members` of the features."""
 
     def __init__(self, features: Features, members: np.ndarray, dtype: Any = np.float32) -> None:
         from system.losses import kernel  # imports numba, which takes half a second
 
-        self._features, self._members, self._dtype, self._kernel = features, members, dtype, kernel
+        self.kernel, self._dtype = kernel, dtype
+        self._candidates = features.candidate[members].astype(dtype, copy=False)
+        references = features.reference[members].astype(dtype, copy=False).tocsc()
+        frequent = np.flatnonzero(np.diff(references.indptr) > FREQUENT * len(members))
+        dense_row = np.full(references.shape[1], -1, np.int32)
+        dense_row[frequent] = np.arange(len(frequent))
+        dense = np.ascontiguousarray(references[:, frequent].toarray().T)
+        self._references = references.indptr, references.indices, references.data, dense_row, dense
         lengths = features.lengths[members]
         levels, self._level = np.unique(lengths, return_inverse=True)
         self._penalty = np.exp((levels[:, None] - lengths) ** 2 / (-2 * SIGMA**2)).astype(dtype)
-        f, like = features, np.empty(0, dtype)
-        self._postings = kernel.build_postings(members, f.start, f.feature, f.reference, f.size, like)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._level)
 
     def scores(self, first: int, last: int) -> np.ndarray:
-        """Compute CIDEr-D of candidates `first` to `last` - 1 (rows) with all M captions as references (columns)."""
-        f, out = self._features, np.empty((last - first, len(self)), self._dtype)
-        members, level = self._members[first:last], self._level[first:last]
-        self._kernel.score_captions(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
-        return out
+        """Compute CIDEr-D of candidates `first` to `last` - 1 (rows) with all N captions as references (columns)."""
+        found, rows = np.empty((last - first, len(self)), self._dtype), self._candidates[first:last]
+        candidates = rows.indptr, rows.indices, rows.data, self._level[first:last]
+        self.kernel.score_captions(candidates, self._references, self._penalty, found)
+        return found
 
-    def blocks(self, apply: Callable[[int, np.ndarray], Any]) -> Iterator[Any]:
-        """Yield the results of a function of the first candidate and the scores of each block, by threads."""
-        rows = max(1, min(_PART, _BLOCK // max(1, len(self))))
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            starts = range(0, len(self), rows)
-            yield from threads.map(lambda at: apply(at, self.scores(at, min(at + rows, len(self)))), starts)
+    def each_thread(self, work: Callable[[Iterator[tuple[int, np.ndarray]]], Any]) -> list[Any]:
+        """Give each thread a share of the scores, in blocks: the first candidate, and its row and later ones."""
+        rows, count = max(1, min(_ROWS, _BLOCK // max(1, len(self)))), os.cpu_count() or 1
+
+        def blocks(thread: int) -> Iterator[tuple[int, np.ndarray]]:
+            for first in range(thread * rows, len(self), count * rows):
+                yield first, self.scores(first, min(first + rows, len(self)))
+
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(lambda thread: work(blocks(thread)), range(count)))
 
     def of_items(self, item: np.ndarray, is_max: bool) -> np.ndarray:
-        """Sum the scores of the captions of any two items, or take the highest, (B, B). item: (M,) in rising order."""
-        size = int(item[-1]) + 1
-        sums = np.zeros((size, size), self._dtype)
-        cuts = np.searchsorted(item, np.arange(0, size, -(-size // (os.cpu_count() or 1)))).tolist()
+        """Sum the scores of the captions of any two items, or take the highest, (B, B). item: (N,) in rising order."""
 
-        def add(first: int, last: int) -> None:
-            for at in range(first, last, 64):
-                block = self.scores(at, min(at + 64, last))
-                self._kernel.join_items(block, item[at:last], item, is_max, sums)
+        def join(blocks: Iterator[tuple[int, np.ndarray]]) -> np.ndarray:
+            joined = np.zeros((int(item[-1]) + 1,) * 2, self._dtype)
+            for first, block in blocks:
+                self.kernel.join_items(block, item[first:], item, is_max, joined)
+            return joined
 
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(add, cuts, [*cuts[1:], len(item)]))
-        return sums
+        found: np.ndarray = (np.maximum if is_max else np.add).reduce(self.each_thread(join))
+        return found
 
 
 class Distribution(NamedTuple):
     """CIDEr-D of all ordered pairs of captions, also of a caption with itself."""
 
     pairs: int
-    zeros: int
-    mean: float
-    percentiles: list[float]  # to a relative 6e-5
+    percentiles: list[float]  # by up to a relative 1.2e-4 too low
     counts: list[int]  # of pairs with edges[k] <= score < edges[k + 1]
     edges: list[float]
 
 
 def distribution(features: Features, percents: Sequence[float]) -> Distribution:
     """Count all scores by the upper bits of float32, which are ordered as the scores."""
-    order = np.argsort(features.lengths, kind="stable")  # neighbours share a row of the penalty
-    among, local = CiderAmong(features, order), threading.local()
-    tables: list[np.ndarray] = []
+    among = CiderAmong(features, np.argsort(features.lengths, kind="stable"))  # neighbours share a row of the penalty
 
-    def count(_: int, block: np.ndarray) -> float:
-        if not hasattr(local, "counts"):
-            local.counts = np.zeros(_BINS, np.int64)
-            tables.append(local.counts)
-        among._kernel.count_upper_bits(block.ravel().view(np.uint32), _SHIFT, local.counts)
-        return float(block.sum(dtype=np.float64))
+    def count(blocks: Iterator[tuple[int, np.ndarray]]) -> np.ndarray:
+        counts = np.zeros(_HIGHEST * _OCTAVE >> _SHIFT, np.int64)
+        for _, block in blocks:
+            among.kernel.count_upper_bits(block.ravel().view(np.uint32), _SHIFT, counts)
+        return counts
 
-    total = sum(among.blocks(count))
-    counts = np.sum(tables, axis=0)
-    pairs, up_to = int(counts.sum()), counts.cumsum()
-    bins = np.searchsorted(up_to, [int(q * (pairs - 1) // 100) for q in percents], side="right").astype(np.uint32)
-    middles = np.where(bins > 0, bins << _SHIFT | 1 << _SHIFT - 1, 0).astype(np.uint32).view(np.float32)
-    first = np.append(np.uint32(0), _EDGES.astype(np.float32).view(np.uint32) >> _SHIFT)
-    sizes = np.add.reduceat(counts, first[:-1].astype(int)).tolist()
-    edges = (first << _SHIFT).view(np.float32).tolist()
-    return Distribution(pairs, int(counts[0]), total / pairs, middles.tolist(), sizes, edges)
+    counts = np.sum(among.each_thread(count), axis=0)
+    pairs = int(counts.sum())
+    bins = np.searchsorted(counts.cumsum(), np.array(percents) * (pairs - 1) // 100, side="right")
+    bars = counts.reshape(_HIGHEST, -1).sum(1)
+    edges = (np.arange(_LOWEST, _HIGHEST + 1) * _OCTAVE).astype(np.uint32).view(np.float32)
+    percentiles = (bins << _SHIFT).astype(np.uint32).view(np.float32)
+    sizes = [bars[:_LOWEST].sum(), *bars[_LOWEST:]]
+    return Distribution(pairs, percentiles.tolist(), sizes, [0.0, *edges.tolist()])
 
 
-class Corpus:
-    """CIDEr-D with the document frequencies of the captions of clips; a document is a caption, or a clip's captions."""
-
-    def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
-        self._tokenizer, ends = tokenizer, np.cumsum([len(captions) for captions in clips], dtype=int)
-        tokens = tokenize([caption for captions in clips for caption in captions], tokenizer)
-        of_clips = [tokens[end - len(each) : end] for each, end in zip(clips, ends, strict=True) if each]
-        counted = of_clips if documents == "clip" else [[caption] for caption in tokens]
-        if len(counted) < 2:
-            raise KitError(f"CIDEr-D needs two {documents}s with captions, not {len(counted)}; use a larger corpus")
-        self._cider = CiderD(counted)
-
-    def features(self, captions: Sequence[str]) -> Features:
-        return self._cider.features(tokenize(captions, self._tokenizer))
-
-    def distribution(self, percents: Sequence[float]) -> Distribution:
-        return distribution(self._cider.features(self._cider.captions), percents)
-
-
-class MarginFactor:
-    """The factor r(c) on the margin: linear between thresholds, constant outside, a step if two are equal."""
-
-    def __init__(self, thresholds: Sequence[float], factors: Sequence[float]) -> None:
-        self.thresholds, self.factors = list(thresholds), list(factors)
-
-    def __call__(self, scores: np.ndarray) -> np.ndarray:
-        relaxed = np.full(scores.shape, self.factors[0], np.float32)
-        steps = zip(pairwise(self.thresholds), pairwise(self.factors), strict=True)
-        for (low, high), (factor, following) in steps:
-            share = np.clip((scores - low) / (high - low), 0, 1) if high > low else scores > low
-            relaxed += share * np.float32(following - factor)
-        return relaxed
+def margin_factor(scores: np.ndarray, thresholds: Sequence[float], factors: Sequence[float]) -> np.ndarray:
+    """Interpolate the factor on the margin; where thresholds are equal, it steps down above them."""
+    found: np.ndarray = np.interp(-scores, -np.array(thresholds[::-1]), factors[::-1]).astype(np.float32)
+    return found
 
 
 class Relevance:
     """CIDEr-D between training captions, and margin factors by its percentiles in a corpus of clips' captions."""
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]]) -> None:
+        self.settings, self._rows, self._lock = settings, dict[str, int](), threading.Lock()
+        tokens = iter(self._tokenize([caption for captions in corpus for caption in captions]))
+        clips = [[next(tokens) for _ in captions] for captions in corpus if captions]
+        documents = clips if settings.documents == "clip" else [[one] for captions in clips for one in captions]
+        if len(documents) < 2:
+            raise KitError(f"CIDEr-D needs two {settings.documents}s with captions, not {len(documents)}; add data")
+        self._cider = CiderD(documents)
         percents = [point.percentile for point in settings.relax]
-        if any(later <= earlier for earlier, later in pairwise(percents)):
-            raise KitError(f"the percentiles of relax must rise, but are {percents}; sort them, without duplicates")
-        self._settings, self._corpus = settings, Corpus(corpus, settings.documents, settings.tokenizer)
-        self.distribution = self._corpus.distribution(percents)
-        self.thresholds = self.distribution.percentiles
-        log.info("CIDEr-D of %s pairs of captions: %s", f"{self.distribution.pairs:,}",
-                 ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, self.thresholds, strict=True)))  # fmt: skip
-        if len(set(self.thresholds)) < len(self.thresholds):
-            log.warning("relax: some percentiles of CIDEr-D are equal (%s); use a larger corpus", self.thresholds)
-        self.margin_factor = MarginFactor(self.thresholds, [point.factor for point in settings.relax])
-        self._rows: dict[str, int] = {}
-        self._features, self._lock = self._corpus.features([]), threading.Lock()
+        self.distribution = distribution(self._cider.corpus, percents)
+        named = [f"c{q:g} {c:.5f}" for q, c in zip(percents, self.distribution.percentiles, strict=True)]
+        log.info("CIDEr-D of %s pairs of captions: %s", f"{self.distribution.pairs:,}", ", ".join(named))
+        self.prepare([])
+
+    def _tokenize(self, captions: Sequence[str]) -> list[list[str]]:
+        return tokenize(captions, self.settings.tokenizer)
+
+    def margin_factor(self, scores: np.ndarray) -> np.ndarray:
+        """Return the factor r(c) of each score, by the corpus's percentiles."""
+        return margin_factor(scores, self.distribution.percentiles, [point.factor for point in self.settings.relax])
 
     def prepare(self, captions: Iterable[str]) -> None:
-        """Compute the features of captions, so that batches of them are fast."""
+        """Compute the features of more captions, so that batches of them are fast."""
         self._rows = {caption: row for row, caption in enumerate(dict.fromkeys([*self._rows, *captions]))}
-        self._features = self._corpus.features(list(self._rows))
+        self._features = self._cider.features(self._tokenize(list(self._rows)))
 
-    def _among(self, captions: Sequence[str]) -> CiderAmong:
+    def among(self, captions: Sequence[str]) -> CiderAmong:
+        """Return CIDEr-D between N captions."""
         rows, features = self._rows, self._features
         if not all(caption in rows for caption in captions):
             rows = {caption: row for row, caption in enumerate(dict.fromkeys(captions))}
-            with self._lock:  # it numbers new words
-                features = self._corpus.features(list(rows))
+            with self._lock:  # new words are numbered
+                features = self._cider.features(self._tokenize(list(rows)))
         return CiderAmong(features, np.array([rows[caption] for caption in captions], int))
-
-    def cider_between(self, captions: Sequence[str]) -> np.ndarray:
-        """Compute CIDEr-D of N captions as candidates (rows) with all of them as references, (N, N)."""
-        return self._among(captions).scores(0, len(captions))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
         """Compute c_ij, the mean or the maximum over the captions of item i (candidates) and item j (references).
@@ -325,6 +301,6 @@ class Relevance:
             row_of: (N,) item of each caption.
         """
         order = np.argsort(row_of, kind="stable")
-        is_max, counts = self._settings.of_clips == "max", np.bincount(row_of).astype(np.float32)
-        joined = self._among([captions[n] for n in order]).of_items(row_of[order], is_max)
+        is_max, counts = self.settings.of_clips == "max", np.bincount(row_of).astype(np.float32)
+        joined = self.among([captions[n] for n in order]).of_items(row_of[order], is_max)
         return joined if is_max else joined / np.outer(counts, counts)

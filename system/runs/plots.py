@@ -7,7 +7,7 @@ import numpy as np
 
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
 from submission.runs.record import EpochLine
-from system.losses.cider import Distribution, MarginFactor
+from system.losses.cider import Relevance
 from system.runs.folder import Run
 
 # Lines also differ in dashes and markers, for colour-blind readers.
@@ -29,16 +29,12 @@ CURVES = {
 }
 
 
-def draw_relevance(
-    distribution: Distribution, percents: Sequence[float], factor: MarginFactor, title: str, path: Path
-) -> None:
+def draw_relevance(relevance: Relevance, title: str, path: Path) -> None:
     """Draw the histogram of relevance (CIDEr-D), and the factor on margins over it; both axes are logarithmic.
 
     The first bar contains all scores below 2^-10, most of them 0.
-
-    Args:
-        percents: Percentile of CIDEr-D of each threshold of the factor, for its label.
     """
+    distribution = relevance.distribution
     edges, counts = np.array(distribution.edges), np.array(distribution.counts)
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
     figure = new_figure()
@@ -49,11 +45,11 @@ def draw_relevance(
     curve = axes.twinx()
     curve.set(ylim=(0, 1.05), ylabel="r(c), factor on the margin")
     scores = np.geomspace(edges[0], edges[-1], 2000)
-    curve.plot(scores, factor(scores), color=ORANGE)
-    for percent, threshold in zip(percents, factor.thresholds, strict=True):
+    curve.plot(scores, relevance.margin_factor(scores), color=ORANGE)
+    for point, threshold in zip(relevance.settings.relax, distribution.percentiles, strict=True):
         if threshold > edges[0]:
             curve.axvline(threshold, color=ORANGE, linestyle=":", linewidth=1)
-            curve.annotate(f"c{percent:g}", (threshold, 0.02), rotation=90, ha="right", color=ORANGE)
+            curve.annotate(f"c{point.percentile:g}", (threshold, 0.02), rotation=90, ha="right", color=ORANGE)
     save(figure, path)
 
 

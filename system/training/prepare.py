@@ -77,11 +77,10 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
     relevance = Relevance(recipe.relevance, corpus)
     used = {name for stage in asking for name in (*stage.train.data, *stage.monitor.data)}
-    percents = [point.percentile for point in recipe.relevance.relax]
     title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
     if is_first():
         figure.parent.mkdir(exist_ok=True)
-        draw_relevance(relevance.distribution, percents, relevance.margin_factor, title, figure)
+        draw_relevance(relevance, title, figure)
     relevance.prepare(
         caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions
     )

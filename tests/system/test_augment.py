@@ -243,5 +243,5 @@ def test_relevance_is_computed_for_alternative_captions_too(trained: Path) -> No
     captions: list[Clip] = data.readable_clips("train")
     cider = Cider.model_validate(augmented.tiny.relevance())
     relevance = Relevance(cider, [one.captions for one in captions])
-    found = relevance.cider_between([texts[0], captions[0].captions[0], texts[-1]])
+    found = relevance.among([texts[0], captions[0].captions[0], texts[-1]]).scores(0, 3)
     assert found[0, 1] > found[2, 1]

@@ -12,10 +12,9 @@ from system.losses.cider import (
     Cider,
     CiderAmong,
     CiderD,
-    Corpus,
-    MarginFactor,
     PercentileFactor,
     Relevance,
+    margin_factor,
     regex_tokens,
 )
 
@@ -41,20 +40,24 @@ def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
     return CiderAmong(features, np.arange(len(captions)), np.float64).scores(0, len(captions))
 
 
+def between(relevance: Relevance, captions: list[str]) -> np.ndarray:
+    return relevance.among(captions).scores(0, len(captions))
+
+
 @pytest.mark.parametrize("documents", ["caption", "clip"])
 def test_cider_relevance_between_captions_matches_a_slow_reference(documents: str, tmp_path: Path) -> None:
     clips = corpus()
     relevance = Relevance(settings(documents=documents), clips)
     relevance.prepare(caption for captions in clips[:4] for caption in captions)
     captions = [clips[0][0], "a zebra barks", clips[7][0], "zebra barks on", clips[0][0], "!!!"]
-    found = relevance.cider_between(captions)
+    found = between(relevance, captions)
     counted = clips if documents == "clip" else [[caption] for captions in clips for caption in captions]
     assert found.dtype == np.float32
     assert found == pytest.approx(plain_scores(counted, captions), rel=1e-5, abs=1e-6)
     assert found[1, 3] > 1  # a new word is shared by new captions
     assert not np.array_equal(found, found.T)
-    assert np.array_equal(relevance.cider_between(captions[::-1]), found[::-1, ::-1])
-    assert relevance.cider_between([]).shape == (0, 0)
+    assert np.array_equal(between(relevance, captions[::-1]), found[::-1, ::-1])
+    assert between(relevance, []).shape == (0, 0)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -68,7 +71,7 @@ def test_cider_of_items_matches_loops(of_clips: str, shuffled: bool, tmp_path: P
         order = np.random.default_rng(0).permutation(len(captions))
         row_of, captions = row_of[order], [captions[n] for n in order]
     relevance = Relevance(settings(of_clips=of_clips), corpus())
-    each = relevance.cider_between(captions)
+    each = between(relevance, captions)
     blocks = [[each[row_of == i][:, row_of == j] for j in range(9)] for i in range(9)]
     mean = np.array([[block.mean() for block in row] for row in blocks])
     expected = {
@@ -82,29 +85,32 @@ def test_cider_of_items_matches_loops(of_clips: str, shuffled: bool, tmp_path: P
 
 
 def test_margin_factor_matches_hand_values() -> None:
-    curve = MarginFactor([0.05, 0.1, 0.5], [1.0, 0.7, 0.4])
+    points = [0.05, 0.1, 0.5], [1.0, 0.7, 0.4]
     scores = np.array([[0.0, 0.05, 0.075], [0.1, 0.3, 0.5], [0.9, 10.0, 0.2]], np.float32)
-    assert curve(scores).dtype == np.float32
-    assert curve(scores) == pytest.approx(np.array([[1, 1, 0.85], [0.7, 0.55, 0.4], [0.4, 0.4, 0.625]]), abs=1e-6)
+    assert margin_factor(scores, *points).dtype == np.float32
+    assert margin_factor(scores, *points) == pytest.approx(
+        np.array([[1, 1, 0.85], [0.7, 0.55, 0.4], [0.4, 0.4, 0.625]]), abs=1e-6
+    )
 
 
 def test_margin_factor_with_equal_thresholds_matches_hand_values() -> None:
-    curve = MarginFactor([0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
-    assert curve(np.array([0.0, 1e-6, 0.25, 0.5, 1.0])) == pytest.approx([1.0, 0.7, 0.55, 0.4, 0.4], abs=1e-5)
-    assert MarginFactor([0.0] * 3, [1.0, 0.7, 0.4])(np.array([0.0, 0.1])) == pytest.approx([1.0, 0.4])
-    assert MarginFactor([0.2, 0.2, 0.2], [1.0, 0.7, 0.4])(np.array([0.1, 0.2, 0.3])) == pytest.approx([1.0, 1.0, 0.4])
-    assert MarginFactor([0.3], [0.6])(np.array([0.0, 5.0])) == pytest.approx([0.6, 0.6])
+    scores = np.array([0.0, 1e-6, 0.25, 0.5, 1.0])
+    found = margin_factor(scores, [0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
+    assert found == pytest.approx([1.0, 0.7, 0.55, 0.4, 0.4], abs=1e-5)
+    assert margin_factor(np.array([0.0, 0.1]), [0.0] * 3, [1.0, 0.7, 0.4]) == pytest.approx([1.0, 0.4])
+    assert margin_factor(np.array([0.1, 0.2, 0.3]), [0.2, 0.2, 0.2], [1.0, 0.7, 0.4]) == pytest.approx([1.0, 1.0, 0.4])
+    assert margin_factor(np.array([0.0, 5.0]), [0.3], [0.6]) == pytest.approx([0.6, 0.6])
 
 
 def test_relax_thresholds_are_percentiles_of_the_corpus() -> None:
     clips = corpus(5, 20)
     relevance = Relevance(settings(), clips)
-    each = relevance.cider_between([caption for captions in clips for caption in captions])
+    each = between(relevance, [caption for captions in clips for caption in captions])
     scores = np.sort(each, axis=None)
     expected = [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
-    assert relevance.thresholds == pytest.approx(expected, rel=6.2e-5)
+    assert relevance.distribution.percentiles == pytest.approx(expected, rel=1.3e-4)
     assert sum(relevance.distribution.counts) == len(scores)
-    factors = relevance.margin_factor(np.array(relevance.thresholds, np.float32))
+    factors = relevance.margin_factor(np.array(relevance.distribution.percentiles, np.float32))
     assert factors == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
 
 
@@ -115,11 +121,6 @@ def test_relax_thresholds_are_percentiles_of_the_corpus() -> None:
         ([[], []], {"documents": "clip"}, "captions"),
         ([["a dog"]], {}, "captions"),
         ([["a dog", "a cat"], []], {"documents": "clip"}, "captions"),
-        (
-            [["a"], ["b"]],
-            {"relax": [PercentileFactor(percentile=q, factor=1.0) for q in (90.0, 80.0)]},
-            "rise",
-        ),
     ],
 )
 def test_relevance_corpora_with_fewer_than_two_documents_are_refused(
@@ -130,14 +131,15 @@ def test_relevance_corpora_with_fewer_than_two_documents_are_refused(
 
 
 def test_corpus_of_two_documents_is_enough() -> None:
-    found = Corpus([["a dog barks"], ["rain falls"]], "clip", "regex").distribution([50, 100])
-    assert (found.pairs, found.zeros) == (4, 2)
-    assert found.percentiles == pytest.approx([0, 7.5], rel=1e-4), "three words have n-grams of three of four orders"
+    relax = [PercentileFactor(percentile=q, factor=1.0) for q in (50.0, 100.0)]
+    found = Relevance(settings(documents="clip", relax=relax), [["a dog barks"], ["rain falls"]]).distribution
+    assert found.pairs == 4
+    assert found.percentiles == pytest.approx([0, 7.5], rel=2e-4), "three words have n-grams of three of four orders"
 
 
 def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
-    assert relevance.thresholds == [0.0, 0.0, 0.0]
+    assert relevance.distribution.percentiles == [0.0, 0.0, 0.0]
     found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
     assert not found[:2].any()
     assert relevance.margin_factor(found)[:2] == pytest.approx(1.0)
@@ -157,19 +159,12 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
         saving(figure, *arguments, **more)
 
     monkeypatch.setattr(Figure, "savefig", save)
-    found = Corpus(corpus(), "caption", "regex").distribution([80, 90, 99])
-    curve = MarginFactor(found.percentiles, [1.0, 0.7, 0.4])
-    draw_relevance(found, [80, 90, 99], curve, "corpus", tmp_path / "a.png")
+    relevance = Relevance(settings(), corpus())
+    found = relevance.distribution
+    draw_relevance(relevance, "corpus", tmp_path / "a.png")
     bars, right = drawn[0].axes
     assert bars.patches[0].get_data().values.tolist() == found.counts  # type: ignore[attr-defined]
     x, y = right.lines[0].get_data()
-    assert np.array_equal(curve(np.asarray(x)), np.asarray(y))
+    assert np.array_equal(relevance.margin_factor(np.asarray(x)), np.asarray(y))
     assert [line.get_xdata()[0] for line in right.lines[1:]] == [c for c in found.percentiles if c > 2**-11]  # type: ignore[index]
     assert bars.get_title(loc="left") == "corpus"
-
-
-@pytest.mark.parametrize("percents", [[80, 80, 99], [90, 80, 99], [80, 99, 99]])
-def test_relax_percentiles_that_do_not_increase_are_refused(percents: list[float], tmp_path: Path) -> None:
-    relax = [{"percentile": percent, "factor": 0.5} for percent in percents]
-    with pytest.raises(KitError, match="rise"):
-        Relevance(settings(relax=relax), corpus())

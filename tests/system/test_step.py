@@ -137,7 +137,7 @@ def test_batch_contains_the_margin_factors_of_its_captions(world: World) -> None
     assert batch.margin_factors.shape == (24, 24)
     i, j = 3, 11
     candidates, references = world.items[i].captions, world.items[j].captions
-    pairs = [world.relevance.cider_between([a, b])[0, 1] for a in candidates for b in references]
+    pairs = [world.relevance.among([a, b]).scores(0, 2)[0, 1] for a in candidates for b in references]
     expected = world.relevance.margin_factor(np.array([[np.mean(pairs)]], np.float32))[0, 0]
     assert batch.margin_factors[i, j].item() == pytest.approx(float(expected), abs=1e-5)
     assert len(set(batch.margin_factors.flatten().tolist())) > 3, "no pair of the batch is relaxed"
