@@ -4,10 +4,10 @@ To add one, write its file and add a line to KINDS. A file is imported when a re
 """
 
 from importlib import import_module
-from typing import Annotated, Any, TypeAlias, Union
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+from pydantic import BeforeValidator, SerializeAsAny
+from pydantic_core import PydanticKnownError
 
 from system.audio.base import ExpertSettings
 
@@ -53,16 +53,4 @@ def read_settings(value: Any) -> ExpertSettings:
     return kind_class(value["kind"]).model_validate(value)
 
 
-class _ByKind:
-    """Reads settings by their kind; a JSON schema has all kinds."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = core_schema.any_schema()
-        return core_schema.no_info_before_validator_function(read_settings, schema)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        every: Any = Union[tuple(kind_class(kind) for kind in KINDS)]  # noqa: UP007
-        return handler(TypeAdapter(Annotated[every, Field(discriminator="kind")]).core_schema)
-
-
-Expert: TypeAlias = Annotated[ExpertSettings, _ByKind()]
+Expert: TypeAlias = Annotated[SerializeAsAny[ExpertSettings], BeforeValidator(read_settings)]

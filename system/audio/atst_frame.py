@@ -8,10 +8,11 @@ evaluation, the floor of the log-mel is 80 dB below the largest value of the seg
 from typing import ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchaudio.functional import melscale_fbanks, resample
 
 from system.audio.blocks import Block
+from system.audio.mel import power
 from system.audio.network import AudioNetwork, Layers, frames_within
 
 LAST = "norm_frame.weight"
@@ -23,11 +24,11 @@ class AtstFrame(AudioNetwork):
     kind: Literal["atst_frame"]
     floor: Literal["segment", "batch"] = "segment"  # largest value in training, under which 80 dB remain
 
-    rate: ClassVar[int] = 32_000
-    dim: ClassVar[int] = 768
-    frame_rate: ClassVar[float] = 25.0
-    seconds: ClassVar[tuple[float, float]] = (0.04, 10.0)
-    addresses: ClassVar[dict[str, str]] = {
+    rate: ClassVar = 32_000
+    dim: ClassVar = 768
+    frame_rate: ClassVar = 25.0
+    seconds: ClassVar = (0.04, 10.0)
+    addresses: ClassVar = {
         "atstframe_base.ckpt": "Google Drive, id 1bGJSZWlAIIJ6GL5Id5dW0PTB72DL-QDQ, linked from "
         "github.com/Audio-WestlakeU/audiossl"
     }
@@ -41,8 +42,8 @@ class AtstFrame(AudioNetwork):
 
 
 class AtstFrameLayers(Layers):
-    window: torch.Tensor
-    basis: torch.Tensor
+    window: Tensor
+    basis: Tensor
 
     def __init__(self, floor_of_batch: bool) -> None:
         super().__init__()
@@ -54,24 +55,23 @@ class AtstFrameLayers(Layers):
         self.blocks = nn.ModuleList(Block(qkv_bias=False) for _ in range(12))
         self.norm_frame = nn.LayerNorm(768, 1e-6)
 
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load(self, tensors: dict[str, Tensor]) -> None:
         """Take the tensors of the teacher, if the file has a teacher and a student."""
         found = sorted(key for key in tensors if key.endswith(LAST))
         prefix = next((key for key in found if "teacher" in key), (found or [LAST])[0])[: -len(LAST)]
         super().load({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
 
     @torch.no_grad()
-    def log_mel(self, waves: torch.Tensor) -> torch.Tensor:
+    def log_mel(self, waves: Tensor) -> Tensor:
         """Compute the input, (S, N) -> (S, 64, T), about -1 to 1."""
         with torch.autocast(waves.device.type, enabled=False):
             spectrum = torch.stft(resample(waves, 32_000, 16_000), 1024, 160, 1024, self.window, return_complex=True)
-            power = self.basis @ torch.view_as_real(spectrum).square().sum(-1)
-            decibels = 10 * power.clamp_min(1e-10).log10()
+            decibels = 10 * (self.basis @ power(spectrum)).clamp_min(1e-10).log10()
             whole = self.training and self.floor_of_batch
             largest = decibels.amax() if whole else decibels.amax((1, 2), keepdim=True)
             return (torch.maximum(decibels, largest - 80).clamp(-50, 80) + 79.6482) / 130.3324 * 2 - 1
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         columns = self.log_mel(waves)
         size = columns.shape[2] // 4
         slices = columns[:, :, : size * 4].unflatten(2, (size, 4)).transpose(1, 2).flatten(2)

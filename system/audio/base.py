@@ -152,8 +152,8 @@ class ExpertSettings(Needing):
         """Name of the model whose frames are read from files; None if frames are computed."""
         return None
 
-    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        """Return (whether the clip's file is unusable, message) if it does not fit the settings; None if it fits."""
+    def file_fault(self, clip: Clip) -> str | None:
+        """Return why a clip's file does not fit the settings."""
         return None
 
     def read(self, path: str) -> np.ndarray:
@@ -172,7 +172,7 @@ class ExpertSettings(Needing):
     def identity(self) -> dict[str, Any]:
         """Return what determines the frames: settings, version, checksums of the weights; paths are left out."""
         settings = self.model_dump(exclude=set(self.weight_files()))
-        return {**settings, "version": self.version, "sha256": self.checksums()}
+        return settings | {"version": self.version, "sha256": self.checksums()}
 
     def bank_name(self) -> str:
         """Name the folder of stored frames by all that determines them."""
@@ -180,12 +180,9 @@ class ExpertSettings(Needing):
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def some_file_faults(expert: ExpertSettings, clips: Sequence[Clip]) -> tuple[list[tuple[bool, str]], str | None]:
-    """Check the files of some clips; return their faults, and a message if all of them are faulty."""
-    some = clips[:: max(1, math.ceil(len(clips) / READ_FILES))]
-    found = [fault for clip in some if (fault := expert.file_fault(clip))]
-    in_all = len(found) == len(some) > 1
-    return (
-        found,
-        f"none of {len(found)} checked files fits the expert; the first fault is: {found[0][1]}" if in_all else None,
-    )
+def common_fault(expert: ExpertSettings, clips: Sequence[Clip]) -> str | None:
+    """Return a fault of the settings: none of some clips' files fits them."""
+    faults = [expert.file_fault(clip) for clip in clips[:: math.ceil(len(clips) / READ_FILES) or 1]]
+    if len(faults) > 1 and all(faults):
+        return f"none of {len(faults)} checked files fits; the first fault is: {faults[0]}"
+    return None

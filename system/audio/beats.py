@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from system.audio.mel import kaldi_log_mel
 from system.audio.network import AudioNetwork, Layers
@@ -31,17 +31,15 @@ class Beats(AudioNetwork):
     kind: Literal["beats"]
     gradient_decay: float = Field(1.0, gt=0, le=1)  # of the gradient per block, downwards; the original: 0.6
 
-    rate: ClassVar[int] = 16_000
-    dim: ClassVar[int] = DIM
-    seconds: ClassVar[tuple[float, float]] = (0.175, 120.0)  # memory grows with the square
-    licence: ClassVar[str] = "MIT"
-    addresses: ClassVar[dict[str, str]] = {
+    rate: ClassVar = 16_000
+    dim: ClassVar = DIM
+    seconds: ClassVar = (0.175, 120.0)  # memory grows with the square
+    licence: ClassVar = "MIT"
+    addresses: ClassVar = {
         name: f"{COPIES}/{name}"
         for name in ("BEATs_iter3_plus_AS2M.pt", "BEATs_iter3_plus_AS2M_finetuned_on_AS2M_cpt2.pt")
     }
-    sha256: ClassVar[dict[str, str]] = {
-        "BEATs_iter3_plus_AS2M.pt": "d43cbfad4d7b56381c061d7a24774f908d4d94c72961f6eb1d9090ff18cd8d34"
-    }
+    sha256: ClassVar = {"BEATs_iter3_plus_AS2M.pt": "d43cbfad4d7b56381c061d7a24774f908d4d94c72961f6eb1d9090ff18cd8d34"}
 
     @property
     def frame_rate(self) -> float:
@@ -66,7 +64,7 @@ class BeatsLayers(Layers):
         table = {f"encoder.{TABLE.split('.', 1)[1]}": value for key, value in tensors.items() if key.endswith(TABLE)}
         super().load(tensors | table)
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         columns = (kaldi_log_mel(waves * 2**15, 0.85) - 15.41663) / (2 * 6.55582)
         x = self.patch_embedding(columns[:, None]).flatten(2).transpose(1, 2)  # (S, 8 L, 512), in order of time
         counts = (((lengths - 400).clamp(min=0) // 160 + 1) // PATCH).clamp(min=1)
@@ -84,7 +82,7 @@ class Encoder(nn.Module):
         self.relative_attention_bias = nn.Embedding(BUCKETS, HEADS)
         self.layers = nn.ModuleList(Block() for _ in range(BLOCKS))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = x * mask[..., None]
         x = self.layer_norm(x + self.pos_conv[0](x))
         at = torch.arange(x.shape[1], device=x.device)
@@ -105,12 +103,12 @@ class Positions(nn.Module):
         self.weight_v = nn.Parameter(nn.init.normal_(torch.empty(DIM, 48, 128), std=math.sqrt(4 / (128 * DIM))))
         self.weight_g = nn.Parameter(self.weight_v.detach().norm(dim=(0, 1), keepdim=True))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         weight = self.weight_v * (self.weight_g / self.weight_v.norm(dim=(0, 1), keepdim=True))
         return F.gelu(F.conv1d(x.transpose(1, 2), weight, self.bias, padding=64, groups=16)[..., :-1]).transpose(1, 2)
 
 
-def distance_buckets(offsets: torch.Tensor) -> torch.Tensor:
+def distance_buckets(offsets: Tensor) -> Tensor:
     """Return the bucket of each distance of a key from its query: one per distance below 80, then logarithmic."""
     half, exact = BUCKETS // 2, BUCKETS // 4
     far = (offsets.abs().clamp(min=1).float() / exact).log() / math.log(FARTHEST / exact) * (half - exact)
@@ -128,7 +126,7 @@ class Attention(nn.Module):
         for layer in (self.v_proj, self.out_proj):
             nn.init.xavier_normal_(layer.weight, GAIN)
 
-    def forward(self, x: torch.Tensor, bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
         query, key, value = (
             layer(x).unflatten(2, (HEADS, 64)).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj)
         )
@@ -148,6 +146,6 @@ class Block(nn.Module):
         for layer in (self.fc1, self.fc2):
             nn.init.xavier_normal_(layer.weight, GAIN)
 
-    def forward(self, x: torch.Tensor, bias: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
         x = self.self_attn_layer_norm(ALPHA * x + self.self_attn(x, bias, mask))
         return self.final_layer_norm(ALPHA * x + self.fc2(F.gelu(self.fc1(x))))

@@ -1,8 +1,7 @@
 """Blocks of a vision transformer, with timm's names of weights: PaSST, EAT, M2D and ATST-Frame."""
 
-import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 
 class Attention(nn.Module):
@@ -13,7 +12,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         keys = None if mask is None else mask[:, None, None]
         return self.proj(F.scaled_dot_product_attention(query, key, value, keys).transpose(1, 2).flatten(2))
@@ -24,7 +23,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(dim, ffn_dim), nn.Linear(ffn_dim, dim)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x)))
 
 
@@ -45,7 +44,7 @@ class Block(nn.Module):
         self.norm1, self.attn = nn.LayerNorm(dim, eps), Attention(dim, heads, qkv_bias)
         self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, ffn_dim)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.post:
             x = self.norm1(x + self.attn(x, mask))
             return self.norm2(x + self.mlp(x))

@@ -28,38 +28,34 @@ def load_checkpoint(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         KitError: The file is missing, damaged, or something else.
     """
-    content = read_content(path)
+    try:
+        content = _read_content(path)
+    except FileNotFoundError:
+        raise KitError(f"{path} is missing; fetch it with lbar download RECIPE") from None
+    except Exception as error:  # a damaged file can raise anything
+        raise KitError(f"{path} is damaged, or no checkpoint of tensors; fetch it again") from error
     for key in INSIDE:
         content = content[key] if isinstance(content.get(key), dict) else content
     tensors = {key: torch.as_tensor(value) for key, value in content.items() if _is_tensor(value)}
     return {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
 
 
-def read_content(path: Path) -> dict[str, Any]:
-    """Read everything in a checkpoint. Raises KitError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            if file.read(9)[8:] == b"{":  # after the length of the header, which is JSON
-                return dict(safetensors.torch.load_file(path))
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_numpy_names()):
-            warnings.simplefilter("ignore")  # old files cause deprecation warnings
-            return dict(torch.load(_inside_zip(path) or path, map_location="cpu", weights_only=True))
-    except FileNotFoundError:
-        raise KitError(f"{path} is missing; fetch it with lbar download RECIPE") from None
-    except Exception as error:  # a damaged file can raise anything
-        raise KitError(f"{path} is damaged, or no checkpoint of tensors; fetch it again") from error
-
-
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
 
 
-def _inside_zip(path: Path) -> io.BytesIO | None:
-    if not zipfile.is_zipfile(path):
-        return None
-    with zipfile.ZipFile(path) as archive:
-        members = [name for name in archive.namelist() if name.endswith((".pth", ".pt"))]
-        return io.BytesIO(archive.read(members[0])) if len(members) == 1 else None
+def _read_content(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        if file.read(9)[8:] == b"{":  # after the length of the header, which is JSON
+            return dict(safetensors.torch.load_file(path))
+    source: Any = path
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            members = [name for name in archive.namelist() if name.endswith((".pth", ".pt"))]
+            source = io.BytesIO(archive.read(members[0])) if len(members) == 1 else path
+    with warnings.catch_warnings(), torch.serialization.safe_globals(_numpy_names()):
+        warnings.simplefilter("ignore")  # old files cause deprecation warnings
+        return dict(torch.load(source, map_location="cpu", weights_only=True))
 
 
 def _numpy_names() -> list[Any]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from system.audio.blocks import Block
 from system.audio.mel import kaldi_log_mel
@@ -26,11 +26,11 @@ class Eat(AudioNetwork):
     kind: Literal["eat"]
     vector: Literal["cls", "mean"] = "cls"  # of a segment: the class token, or the mean of all patch tokens
 
-    rate: ClassVar[int] = 16_000
-    dim: ClassVar[int] = DIM
-    seconds: ClassVar[tuple[float, float]] = (0.025, 10.255)
-    licence: ClassVar[str] = "MIT"
-    addresses: ClassVar[dict[str, str]] = {
+    rate: ClassVar = 16_000
+    dim: ClassVar = DIM
+    seconds: ClassVar = (0.025, 10.255)
+    licence: ClassVar = "MIT"
+    addresses: ClassVar = {
         f"{name}.safetensors": f"https://huggingface.co/worstchan/{name}/resolve/main/model.safetensors"
         for name in ("EAT-base_epoch30_pretrain", "EAT-base_epoch30_finetune_AS2M")
     }
@@ -45,7 +45,7 @@ class Eat(AudioNetwork):
 
 
 class EatLayers(Layers):
-    positions: torch.Tensor
+    positions: Tensor
 
     def __init__(self, vector: str) -> None:
         super().__init__()
@@ -56,17 +56,17 @@ class EatLayers(Layers):
         self.pre_norm = nn.LayerNorm(DIM, 1e-6)
         self.blocks = nn.ModuleList(Block(post=True) for _ in range(12))
 
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load(self, tensors: dict[str, Tensor]) -> None:
         super().load({key.removeprefix("model."): value for key, value in tensors.items()})
 
-    def log_mel(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def log_mel(self, waves: Tensor, lengths: Tensor) -> Tensor:
         """Compute the input, (S, N) -> (S, 1024, 128)."""
         columns = kaldi_log_mel(waves, 1.0)
         counts = (lengths - 400).clamp(min=0) // 160 + 1
         columns = columns * (torch.arange(columns.shape[1], device=waves.device) < counts[:, None])[..., None]
         return (F.pad(columns, (0, 0, 0, COLUMNS - columns.shape[1])) + 4.268) / (2 * 4.569)
 
-    def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def tokens(self, waves: Tensor, lengths: Tensor) -> Tensor:
         """Compute the tokens, (S, 1 + 512, 768): the class token, then patches in order of time."""
         x = self.local_encoder["proj"](self.log_mel(waves, lengths)[:, None]).flatten(2).transpose(1, 2)
         x = x + self.positions[: x.shape[1]]
@@ -75,16 +75,16 @@ class EatLayers(Layers):
             x = block(x)
         return x
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         frames = self.tokens(waves, lengths)[:, 1:].unflatten(1, (-1, BANDS)).mean(2)
         return frames, ((lengths + 2559) // 2560).clamp(1, frames.shape[1])
 
-    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         tokens = self.tokens(waves, lengths)
         return tokens[:, 0] if self.vector == "cls" else tokens[:, 1:].mean(1)
 
 
-def position_table(dim: int) -> torch.Tensor:
+def position_table(dim: int) -> Tensor:
     """Return the fixed positions: row 8 t + f has sines and cosines of band f, then of time t."""
     rates = 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
     time, band = torch.meshgrid(torch.arange(COLUMNS // PATCH), torch.arange(BANDS), indexing="ij")

@@ -7,8 +7,7 @@ github.com/fschmid56/EfficientAT. Results equal the original's by a relative 1e-
 from functools import partial
 from typing import ClassVar, Literal
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models.mobilenetv3 import InvertedResidual, InvertedResidualConfig, MobileNetV3
 
 from system.audio.mel import KaldiLogMel
@@ -34,11 +33,11 @@ class EfficientAT(AudioNetwork):
     edge_jitter: bool = False  # in training, move the lowest and highest frequency of the log-mel
     stripes: Stripes | None = None  # of the log-mel, masked in training
 
-    rate: ClassVar[int] = 32_000
-    frame_rate: ClassVar[float] = 100 / 32
-    seconds: ClassVar[tuple[float, float]] = (0.32, 600.0)
-    mixes_batch: ClassVar[bool] = True
-    addresses: ClassVar[dict[str, str]] = {
+    rate: ClassVar = 32_000
+    frame_rate: ClassVar = 100 / 32
+    seconds: ClassVar = (0.32, 600.0)
+    mixes_batch: ClassVar = True
+    addresses: ClassVar = {
         f"{name}.pt": f"{_RELEASES}/{name}.pt"
         for name in ("mn04_as_mAP_432", "mn10_as_mAP_471", "mn20_as_mAP_478", "mn40_as_ext_mAP_487")
     }
@@ -56,7 +55,7 @@ class _Gate(nn.Module):
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.fc2(self.fc1(x.mean((2, 3))).relu()).sigmoid()[..., None, None]
 
 
@@ -67,7 +66,7 @@ class Gates(nn.Module):
         super().__init__()
         self.conc_se_layers = nn.ModuleList([_Gate(channels, size)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.conc_se_layers[0](x)
 
 
@@ -82,10 +81,10 @@ class EfficientATLayers(Layers):
         self.features[0][0] = nn.Conv2d(1, rows[0].input_channels, 3, 2, 1, bias=False)
         nn.init.kaiming_normal_(self.features[0][0].weight, mode="fan_out")
 
-    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         return self.frames(waves, lengths)[0].mean(1)
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         columns = self.mel(waves)
         if self.training and self.settings.stripes:
             columns = self.settings.stripes.mask(columns, 0.9)

@@ -15,271 +15,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 import transformers
+from torch import Tensor, nn
 from transformers.models.pe_audio.modeling_pe_audio import PeAudioContrastiveHead, PeAudioPreTrainedModel
 
-from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, weight_files
-from data_tools.errors import DataError, KitError, first_line
+from data_tools.classify.model_files import AUDIO_SETTINGS, config_of, fetch, weight_files
+from data_tools.errors import KitError, first_line
 from data_tools.files import read_json
 from system.audio.base import Need, file_sha256
 from system.audio.network import AudioNetwork, Layers, frames_within, groups_of_equal_length
 from system.compute.device import on_device
 
+# S segments, L frames of D values
+
 WHAT = "audio model"
-GET_AGAIN = "download or save the model again"
-
-
-class HubNetwork(AudioNetwork):
-    """Settings of a hub model. A subclass names its classes in transformers."""
-
-    weights: str  # hub name or folder of the model
-
-    types: ClassVar[tuple[str, ...]]  # model_type in its config.json
-    extractor: ClassVar[str]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The content of the model's config.json; empty if it is not on this machine."""
-        try:
-            return dict(read_json(self.folder / "config.json")) if self.folder else {}
-        except (OSError, DataError):
-            return {}
-
-    @property
-    def dim_known(self) -> bool:
-        return bool(self.config)
-
-    def needs(self) -> list[Need]:
-        return [Need("weights", self.weights, model=WHAT)]
-
-    def weight_files(self) -> dict[str, Path]:
-        return {"weights": Path(self.weights)}
-
-    @property
-    def folder(self) -> Path | None:
-        """The model's folder on this machine."""
-        return self.needs()[0].folder()
-
-    def require_files(self) -> None:
-        super().require_files()
-        self.require_type()
-
-    def require_type(self) -> None:
-        """Raise KitError for a model of another type."""
-        try:
-            found = read_json(fetch(self.weights, WHAT) / "config.json").get("model_type")
-        except FileNotFoundError:
-            raise KitError(f"{WHAT} {self.weights} has no config.json; name the folder of a model") from None
-        if found not in self.types:
-            said = f"its model_type is {found}, not {' or '.join(self.types)}; change kind"
-            raise KitError(f"{WHAT} {self.weights}: {said}")
-
-    def checksums(self) -> dict[str, str]:
-        self.require_type()
-        folder = fetch(self.weights, WHAT)
-        files = [*(folder / name for name in AUDIO_SETTINGS), *weight_files(folder)]
-        return {path.name: file_sha256(path) for path in files if path.is_file()}
-
-    def layers(self) -> "HubLayers":
-        self.require_type()
-        return HubLayers(self, fetch(self.weights, WHAT))
-
-    def load_into(self, layers: Layers) -> None:
-        assert isinstance(layers, HubLayers)
-        layers.load_folder(fetch(self.weights, WHAT))
-
-    @property
-    @abstractmethod
-    def model_class(self) -> Any:
-        """The class of the model in transformers."""
-
-    def read_config(self, folder: Path) -> Any:
-        return self.model_class.config_class.from_pretrained(folder, trust_remote_code=False)
-
-    @abstractmethod
-    def vectors_of(self, output: Any) -> torch.Tensor:
-        """Return the vectors (S, D) in a model's output."""
-
-    @abstractmethod
-    def frames_of(self, output: Any, layers: "HubLayers", lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the frames (S, L, D) in a model's output, and how many begin within each clip."""
-
-
-class Ast(HubNetwork):
-    """AST: the pooled output of a segment; frames are means over frequency."""
-
-    kind: Literal["ast"]
-
-    rate: ClassVar[int] = 16_000
-    frame_rate: ClassVar[float] = 10.1 / 1.024
-    seconds: ClassVar[tuple[float, float]] = (0.1, 10.24)
-    types: ClassVar[tuple[str, ...]] = ("audio-spectrogram-transformer",)
-    extractor: ClassVar[str] = "ASTFeatureExtractor"
-
-    @property
-    def dim(self) -> int:
-        return int(self.config.get("hidden_size", 768))
-
-    @property
-    def model_class(self) -> Any:
-        return transformers.ASTModel
-
-    def vectors_of(self, output: Any) -> torch.Tensor:
-        return output.pooler_output
-
-    def frames_of(self, output: Any, layers: "HubLayers", lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        config = layers.config
-        rows = (config.num_mel_bins - config.patch_size) // config.frequency_stride + 1
-        frames = output.last_hidden_state[:, 2:].unflatten(1, (rows, -1)).mean(1)
-        return frames, frames_within(lengths, config.max_length * self.rate // 100, frames.shape[1])
-
-
-class ClapAudio(HubNetwork):
-    """CLAP: the projection of a segment; frames are means over frequency before it."""
-
-    kind: Literal["clap"]
-
-    rate: ClassVar[int] = 48_000
-    frame_rate: ClassVar[float] = 3.2
-    seconds: ClassVar[tuple[float, float]] = (0.1, 10.0)
-    mixes_batch: ClassVar[bool] = True
-    trained_on_captions: ClassVar[bool] = True
-    types: ClassVar[tuple[str, ...]] = ("clap", "clap_audio_model")
-    extractor: ClassVar[str] = "ClapFeatureExtractor"
-
-    @property
-    def dim(self) -> int:
-        config = self.config.get("audio_config") or self.config
-        return int(config.get("projection_dim", 512) if self.output == "clip" else config.get("hidden_size", 768))
-
-    @property
-    def model_class(self) -> Any:
-        return transformers.ClapAudioModelWithProjection
-
-    def vectors_of(self, output: Any) -> torch.Tensor:
-        return output.audio_embeds
-
-    def frames_of(self, output: Any, layers: "HubLayers", lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        frames = output.last_hidden_state.mean(2).transpose(1, 2)
-        return frames, frames_within(lengths, layers.extractor.nb_max_samples, frames.shape[1])
-
-
-class PeAudio(HubNetwork):
-    """Perception Encoder: embeddings of segments (PE-AV) or of frames of 0.04 s (PE-A-Frame), beside those of texts."""
-
-    kind: Literal["pe_audio"]
-
-    rate: ClassVar[int] = 48_000
-    frame_rate: ClassVar[float] = 25.0
-    seconds: ClassVar[tuple[float, float]] = (0.1, 600.0)
-    mixes_batch: ClassVar[bool] = True  # by padding
-    trained_on_captions: ClassVar[bool] = True
-    types: ClassVar[tuple[str, ...]] = ("pe_audio", "pe_audio_video")
-    extractor: ClassVar[str] = "PeAudioFeatureExtractor"
-
-    @property
-    def dim(self) -> int:
-        return int((self.config.get("text_config") or {}).get("hidden_size", 1024))
-
-    @property
-    def model_class(self) -> Any:
-        return PeSounds
-
-    def read_config(self, folder: Path) -> Any:
-        return read_pe_config(folder)
-
-    def vectors_of(self, output: Any) -> torch.Tensor:
-        return output.pooler_output
-
-    def frames_of(self, output: Any, layers: "HubLayers", lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hop, frames = layers.extractor.hop_length, output.last_hidden_state
-        return frames, ((lengths + hop - 1) // hop).clamp(1, frames.shape[1])
-
-
-class HubLayers(Layers):
-    """The feature extractor and the model of a folder."""
-
-    def __init__(self, settings: HubNetwork, folder: Path) -> None:
-        super().__init__()
-        self.settings = settings
-        with reading(folder, "settings"):
-            extractor = getattr(transformers, settings.extractor)
-            self.extractor = extractor.from_pretrained(folder, trust_remote_code=False)
-            self.config = settings.read_config(folder)
-            self.model = settings.model_class(self.config)
-        if self.extractor.sampling_rate != settings.rate:
-            raise KitError(f"{WHAT} {folder}: its feature extractor has another sample rate; {GET_AGAIN}")
-
-    def load_folder(self, folder: Path) -> None:
-        """Load the published weights of a folder."""
-        with reading(folder, "weights"):
-            whole, said = self.settings.model_class.from_pretrained(
-                folder, config=self.config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
-            )
-        if missing := [*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))]:
-            raise KitError(f"{WHAT} {folder} lacks {len(missing)} tensors, such as {missing[0]}; {GET_AGAIN}")
-        self.model.load_state_dict(whole.state_dict())
-
-    def save_assets(self, folder: Path) -> None:
-        """Save the settings of model and feature extractor, to build the model again from them."""
-        self.config.save_pretrained(folder / "audio")
-        self.extractor.save_pretrained(folder / "audio")
-
-    def compute(self, waves: torch.Tensor, lengths: torch.Tensor) -> Any:
-        """Compute the model's output for segments."""
-        shortest = round(self.settings.seconds[0] * self.settings.rate)
-        pairs = zip(waves.float().cpu().numpy(), lengths.tolist(), strict=True)
-        samples = [np.pad(wave[:length], (0, max(0, shortest - length))) for wave, length in pairs]
-        inputs = self.extractor(samples, sampling_rate=self.settings.rate, return_tensors="pt")
-        if "is_longer" in inputs:  # if no segment is, the extractor draws one
-            inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
-        return self.model(**{name: on_device(value, waves.device) for name, value in inputs.items()})
-
-    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            return self.settings.vectors_of(self.compute(waves, lengths))
-        groups = list(groups_of_equal_length(lengths.tolist(), waves.numel()))  # without padding
-        found = torch.cat([self.settings.vectors_of(self.compute(waves[rows], lengths[rows])) for rows in groups])
-        return found[torch.tensor([row for rows in groups for row in rows]).argsort().to(found.device)]
-
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute frames; the segments of one call must have equal lengths in evaluation."""
-        shortest = round(self.settings.seconds[0] * self.settings.rate)
-        return self.settings.frames_of(self.compute(waves, lengths), self, lengths.clamp(min=shortest))
-
-
-@contextlib.contextmanager
-def reading(folder: Path, what: str) -> Iterator[None]:
-    """Read files of a model: a damaged one raises KitError, and transformers is silent."""
-    with silence_transformers():
-        try:
-            yield
-        except Exception as error:  # the library raises many kinds
-            raise KitError(f"{WHAT} {folder}: its {what} cannot be read ({first_line(error)}); {GET_AGAIN}") from error
-
-
-@contextlib.contextmanager
-def silence_transformers() -> Iterator[None]:
-    """Silence progress bars and reports of the library transformers."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-def read_pe_config(folder: Path) -> transformers.PeAudioConfig:
-    """Read the configuration of a PE model's audio and text encoders.
-
-    Deviation: PeAudioModel.from_pretrained ignores the text settings of a checkpoint of type pe_audio_video.
-    """
-    kind = read_json(folder / "config.json").get("model_type")
-    whole = transformers.PeAudioVideoConfig if kind == "pe_audio_video" else transformers.PeAudioConfig
-    found = whole.from_pretrained(folder, trust_remote_code=False)
-    config = found.audio_config if kind == "pe_audio_video" else found
-    return transformers.PeAudioConfig(text_config=config.text_config, audio_config=config.audio_config)
 
 
 class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
@@ -295,8 +43,243 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
         self.audio_head = PeAudioContrastiveHead(config.audio_config.hidden_size, config.text_config.hidden_size)
         self.post_init()
 
-    def forward(self, input_values: torch.Tensor, padding_mask: torch.Tensor | None = None) -> Any:
+    def forward(self, input_values: Tensor, padding_mask: Tensor | None = None) -> Any:
         output = self.audio_encoder(input_values=input_values, padding_mask=padding_mask, return_dict=True)
         output.last_hidden_state = self.audio_head(output.last_hidden_state)
         output.pooler_output = self.audio_head(output.pooler_output)
         return output
+
+
+class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
+    """Tokens of texts -> embeddings (N, D) in the same space as sounds; and the scale and bias for logits.
+
+    The embedding is computed from the tensor at token 0 that enters the final norm of the text model, as in the
+    original code and in transformers 5.0. It is read by a hook, since the `hidden_states` of transformers 5.1 to 5.24
+    only have the tensor after this norm.
+    Source: facebookresearch/perception_models, core/audio_visual_encoder.
+    """
+
+    config: transformers.PeAudioConfig
+    base_model_prefix = "audio_model"
+    main_input_name = "input_ids"
+
+    def __init__(self, config: transformers.PeAudioConfig) -> None:
+        super().__init__(config)
+        self.text_model = transformers.AutoModel.from_config(config.text_config)
+        self.text_audio_head = PeAudioContrastiveHead(config.text_config.hidden_size, config.text_config.hidden_size)
+        self.text_audio_logit_scale = nn.Parameter(torch.zeros(1))
+        self.text_audio_logit_bias = nn.Parameter(torch.zeros(1))
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        entering: list[Tensor] = []
+        handle = self.text_model.final_norm.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0]))
+        try:
+            self.text_model(input_ids=input_ids, attention_mask=attention_mask)
+        finally:
+            handle.remove()
+        result: Tensor = self.text_audio_head(entering[-1][:, 0])
+        return result
+
+
+class HubNetwork(AudioNetwork):
+    """Settings of a hub model. A subclass names its classes in transformers."""
+
+    weights: str  # hub name or folder of the model
+
+    types: ClassVar[tuple[str, ...]]  # model_type in its config.json
+    extractor: ClassVar[Any]
+    model: ClassVar[Any]
+    vector: ClassVar[str]  # name of the vectors (S, D) in the model's output
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of the model's config.json; empty if it is not on this machine."""
+        return config_of(self.weights, WHAT) or {}
+
+    def needs(self) -> list[Need]:
+        return [Need("weights", self.weights, model=WHAT)]
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"weights": Path(self.weights)}
+
+    def require_files(self) -> None:
+        super().require_files()
+        require_type(self.weights, self.types, WHAT)
+
+    def checksums(self) -> dict[str, str]:
+        folder = require_type(self.weights, self.types, WHAT)
+        files = [*(folder / name for name in AUDIO_SETTINGS), *weight_files(folder)]
+        return {path.name: file_sha256(path) for path in files if path.is_file()}
+
+    def layers(self) -> "HubLayers":
+        return HubLayers(self, require_type(self.weights, self.types, WHAT))
+
+    def load_into(self, layers: Layers) -> None:
+        assert isinstance(layers, HubLayers)
+        found = load_model(self.model, fetch(self.weights, WHAT), config=layers.config)
+        layers.model.load_state_dict(found.state_dict())
+
+    def read_config(self, folder: Path) -> Any:
+        return self.model.config_class.from_pretrained(folder, trust_remote_code=False)
+
+    @abstractmethod
+    def series(self, states: Tensor, layers: "HubLayers") -> tuple[Tensor, int]:
+        """Return the frames (S, L, D) in a model's last states, and the samples that they cover."""
+
+
+class Ast(HubNetwork):
+    """AST: the pooled output of a segment; frames are means over frequency."""
+
+    kind: Literal["ast"]
+
+    rate: ClassVar = 16_000
+    frame_rate: ClassVar = 10.1 / 1.024
+    seconds: ClassVar = (0.1, 10.24)
+    types: ClassVar = ("audio-spectrogram-transformer",)
+    extractor: ClassVar = transformers.ASTFeatureExtractor
+    model: ClassVar = transformers.ASTModel
+    vector: ClassVar = "pooler_output"
+
+    @property
+    def dim(self) -> int:
+        return int(self.config.get("hidden_size", 768))
+
+    def series(self, states: Tensor, layers: "HubLayers") -> tuple[Tensor, int]:
+        config = layers.config
+        rows = (config.num_mel_bins - config.patch_size) // config.frequency_stride + 1
+        return states[:, 2:].unflatten(1, (rows, -1)).mean(1), config.max_length * self.rate // 100
+
+
+class ClapAudio(HubNetwork):
+    """CLAP: the projection of a segment; frames are means over frequency before it."""
+
+    kind: Literal["clap"]
+
+    rate: ClassVar = 48_000
+    frame_rate: ClassVar = 3.2
+    seconds: ClassVar = (0.1, 10.0)
+    mixes_batch: ClassVar = True
+    trained_on_captions: ClassVar = True
+    types: ClassVar = ("clap", "clap_audio_model")
+    extractor: ClassVar = transformers.ClapFeatureExtractor
+    model: ClassVar = transformers.ClapAudioModelWithProjection
+    vector: ClassVar = "audio_embeds"
+
+    @property
+    def dim(self) -> int:
+        config = self.config.get("audio_config") or self.config
+        return int(config.get("projection_dim", 512) if self.output == "clip" else config.get("hidden_size", 768))
+
+    def series(self, states: Tensor, layers: "HubLayers") -> tuple[Tensor, int]:
+        return states.mean(2).transpose(1, 2), layers.extractor.nb_max_samples
+
+
+class PeAudio(HubNetwork):
+    """Perception Encoder: embeddings of segments (PE-AV) or of frames of 0.04 s (PE-A-Frame), beside those of texts."""
+
+    kind: Literal["pe_audio"]
+
+    rate: ClassVar = 48_000
+    frame_rate: ClassVar = 25.0
+    seconds: ClassVar = (0.1, 600.0)
+    mixes_batch: ClassVar = True  # by padding
+    trained_on_captions: ClassVar = True
+    types: ClassVar = ("pe_audio", "pe_audio_video")
+    extractor: ClassVar = transformers.PeAudioFeatureExtractor
+    model: ClassVar = PeSounds
+    vector: ClassVar = "pooler_output"
+
+    @property
+    def dim(self) -> int:
+        return int((self.config.get("text_config") or {}).get("hidden_size", 1024))
+
+    def read_config(self, folder: Path) -> Any:
+        return read_pe_config(folder)
+
+    def series(self, states: Tensor, layers: "HubLayers") -> tuple[Tensor, int]:
+        return states, states.shape[1] * layers.extractor.hop_length
+
+
+class HubLayers(Layers):
+    """The feature extractor and the model of a folder."""
+
+    def __init__(self, settings: HubNetwork, folder: Path) -> None:
+        super().__init__()
+        self.settings, self.shortest = settings, round(settings.seconds[0] * settings.rate)
+        with reading(folder):
+            self.extractor = settings.extractor.from_pretrained(folder, trust_remote_code=False)
+            self.config = settings.read_config(folder)
+            self.model = settings.model(self.config)
+        if self.extractor.sampling_rate != settings.rate:
+            raise KitError(f"{WHAT} {folder}: its feature extractor has another sample rate; download it again")
+
+    def save_assets(self, folder: Path) -> None:
+        """Save the settings of model and feature extractor, to build the model again from them."""
+        self.config.save_pretrained(folder / "audio")
+        self.extractor.save_pretrained(folder / "audio")
+
+    def compute(self, waves: Tensor, lengths: Tensor) -> Any:
+        """Compute the model's output for segments."""
+        pairs = zip(waves.float().cpu().numpy(), lengths.tolist(), strict=True)
+        samples = [np.pad(wave[:length], (0, max(0, self.shortest - length))) for wave, length in pairs]
+        inputs = self.extractor(samples, sampling_rate=self.settings.rate, return_tensors="pt")
+        if "is_longer" in inputs:  # if no segment is, the extractor draws one
+            inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
+        return self.model(**{name: on_device(value, waves.device) for name, value in inputs.items()})
+
+    def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
+        every = list(range(len(waves)))  # together in training, without padding otherwise
+        groups = [every] if self.training else list(groups_of_equal_length(lengths.tolist(), waves.numel()))
+        found = torch.cat([self.compute(waves[rows], lengths[rows])[self.settings.vector] for rows in groups])
+        return found[torch.tensor([row for rows in groups for row in rows]).argsort().to(found.device)]
+
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute frames; the segments of one call must have equal lengths in evaluation."""
+        frames, size = self.settings.series(self.compute(waves, lengths).last_hidden_state, self)
+        return frames, frames_within(lengths.clamp(min=self.shortest), size, frames.shape[1])
+
+
+def require_type(name: str, types: tuple[str, ...], what: str) -> Path:
+    """Return the folder of a model. Raises KitError for a model of another type."""
+    folder = fetch(name, what)
+    if (found := (config_of(name, what) or {}).get("model_type")) not in types:
+        raise KitError(f"{what} {name}: its model_type is {found}, not {' or '.join(types)}; change kind")
+    return folder
+
+
+@contextlib.contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Read files of a model: a damaged one raises KitError, and transformers reports nothing."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # of progress bars
+            yield
+    except Exception as error:  # the library raises many kinds
+        raise KitError(f"{folder}: the model cannot be read ({first_line(error)}); download it again") from error
+    finally:
+        logger.setLevel(level)
+
+
+def load_model(model: Any, folder: Path, **settings: Any) -> Any:
+    """Load a model of transformers, in float32 on the CPU. Raises KitError if weights are missing or damaged."""
+    settings |= {"dtype": torch.float32, "output_loading_info": True, "trust_remote_code": False}
+    with reading(folder):
+        found, said = model.from_pretrained(folder, **settings)
+    if missing := [*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))]:
+        raise KitError(f"{folder}: the model lacks {len(missing)} tensors, such as {missing[0]}; download it again")
+    return found
+
+
+def read_pe_config(folder: Path) -> transformers.PeAudioConfig:
+    """Read the configuration of a PE model's audio and text encoders.
+
+    Deviation: PeAudioModel.from_pretrained ignores the text settings of a checkpoint of type pe_audio_video.
+    """
+    kind = read_json(folder / "config.json").get("model_type")
+    whole = transformers.PeAudioVideoConfig if kind == "pe_audio_video" else transformers.PeAudioConfig
+    found = whole.from_pretrained(folder, trust_remote_code=False)
+    config = found.audio_config if kind == "pe_audio_video" else found
+    return transformers.PeAudioConfig(text_config=config.text_config, audio_config=config.audio_config)

@@ -77,8 +77,8 @@ class LogMelSlaney(_LogMel):
     lowest: float = Field(ge=0)  # Hz
     highest: float = Field(gt=0)  # Hz
 
-    dtype: ClassVar[str] = "float32"  # float16 has steps of 0.03 at silence
-    first_centre: ClassVar[float] = 0.0
+    dtype: ClassVar = "float32"  # float16 has steps of 0.03 at silence
+    first_centre: ClassVar = 0.0
 
     @model_validator(mode="after")
     def _require_rising_frequencies(self) -> Self:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from system.audio.blocks import Block
 from system.audio.mel import MelSpectrogram
@@ -25,11 +25,11 @@ class M2dClap(AudioNetwork):
 
     kind: Literal["m2d_clap"]
 
-    rate: ClassVar[int] = 16_000
-    dim: ClassVar[int] = DIM
-    trained_on_captions: ClassVar[bool] = True
-    licence: ClassVar[str] = "NTT evaluation, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
-    addresses: ClassVar[dict[str, str]] = {FILE: f"https://github.com/nttcslab/m2d/releases/download/v0.5.0/{FILE}"}
+    rate: ClassVar = 16_000
+    dim: ClassVar = DIM
+    trained_on_captions: ClassVar = True
+    licence: ClassVar = "NTT evaluation, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
+    addresses: ClassVar = {FILE: f"https://github.com/nttcslab/m2d/releases/download/v0.5.0/{FILE}"}
 
     @property
     def frame_rate(self) -> float:
@@ -40,20 +40,20 @@ class M2dClap(AudioNetwork):
         return M2dClapLayers()
 
 
-def count_steps(lengths: torch.Tensor) -> torch.Tensor:
+def count_steps(lengths: Tensor) -> Tensor:
     """Return the number of patches in time of waves of `lengths` samples."""
     columns = lengths // 160 + 1
     return columns // CHUNK * STEPS + ((columns % CHUNK + PATCH - 1) // PATCH).clamp(max=STEPS)
 
 
-def mirrored(waves: torch.Tensor, lengths: torch.Tensor, size: int) -> torch.Tensor:
+def mirrored(waves: Tensor, lengths: Tensor, size: int) -> Tensor:
     """Reflect each wave at its own end, (S, N) -> (S, N + size)."""
     at, last = torch.arange(waves.shape[1] + size, device=waves.device), lengths[:, None] - 1
     return F.pad(waves, (0, size)).gather(1, torch.where(at <= last, at, 2 * last - at).clamp(min=0))
 
 
 class M2dClapLayers(Layers):
-    norm_stats: torch.Tensor
+    norm_stats: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,10 +66,10 @@ class M2dClapLayers(Layers):
         self.norm = nn.LayerNorm(DIM, 1e-6)
         self.audio_proj = Semantic()
 
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load(self, tensors: dict[str, Tensor]) -> None:
         super().load({key.removeprefix(PREFIX).removeprefix("backbone."): value for key, value in tensors.items()})
 
-    def tokens(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def tokens(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Compute tokens, (S, 5, L, 768), and the steps within each clip, (S,). Padding is masked."""
         mean, deviation = self.norm_stats
         power = self.mel(mirrored(waves, lengths, 200))[:, : 1 + waves.shape[1] // 160]
@@ -81,7 +81,7 @@ class M2dClapLayers(Layers):
         chunks = [part for part in columns.split(CHUNK, 2) if part.shape[2] >= PATCH]
         return torch.cat([self.encode(part, counts - STEPS * n) for n, part in enumerate(chunks)], 2), counts
 
-    def encode(self, columns: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    def encode(self, columns: Tensor, steps: Tensor) -> Tensor:
         """Compute the tokens of one chunk, (S, 5, L, 768), of which `steps` (S,) belong to the clip."""
         patches = self.patch_embed["proj"](columns[:, None]).permute(0, 2, 3, 1)
         size = patches.shape[2]
@@ -93,11 +93,11 @@ class M2dClapLayers(Layers):
             x = block(x, F.pad(mask, (1, 0), value=True))
         return self.norm(x)[:, 1:].unflatten(1, (BANDS, size))
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         tokens, counts = self.tokens(waves, lengths)
         return tokens.mean(1), counts.clamp(1, tokens.shape[2])
 
-    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         tokens, counts = self.tokens(waves, lengths)
         mask = (torch.arange(tokens.shape[2], device=waves.device) < counts[:, None]).repeat(1, BANDS)
         return self.audio_proj(tokens.flatten(1, 2), mask)
@@ -112,6 +112,6 @@ class Semantic(nn.Module):
         self.sem_blocks = nn.ModuleList([Block(DIM, 1, DIM, 1e-5)])
         self.norm = nn.LayerNorm(DIM, 1e-5)
 
-    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         x = torch.cat([self.sem_token.expand(len(tokens), -1, -1), tokens], 1)
         return self.norm(self.sem_blocks[0](x, F.pad(mask, (1, 0), value=True))[:, 0])

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torchaudio.compliance.kaldi import get_mel_banks
 from torchaudio.functional import melscale_fbanks
 
@@ -15,17 +15,22 @@ from system.compute.device import on_device
 # S waves of N samples, T columns, K frequencies
 
 
-def kaldi_filters(bands: int, fft: int, rate: int, lowest: float, highest: float) -> torch.Tensor:
+def kaldi_filters(bands: int, fft: int, rate: int, lowest: float, highest: float) -> Tensor:
     """Return triangles (K, bands) that are linear in mel."""
     triangles, _ = get_mel_banks(bands, fft, float(rate), lowest, highest, 100.0, -500.0, 1.0)  # no warping
     return F.pad(triangles, (0, 1)).T.contiguous()  # the highest frequency has no weight
 
 
+def power(spectrum: Tensor) -> Tensor:
+    """Return the squares of complex magnitudes."""
+    return torch.view_as_real(spectrum).square().sum(-1)
+
+
 class MelSpectrogram(nn.Module):
     """Waves (S, N) -> mel power (S, T, bands) float64, T = 1 + N // hop: centred columns, ends reflected."""
 
-    window: torch.Tensor
-    basis: torch.Tensor
+    window: Tensor
+    basis: Tensor
 
     def __init__(
         self,
@@ -46,13 +51,11 @@ class MelSpectrogram(nn.Module):
         self.register_buffer("basis", basis.double(), persistent=False)
 
     @torch.no_grad()
-    def forward(self, waves: torch.Tensor) -> torch.Tensor:
+    def forward(self, waves: Tensor) -> Tensor:
         waves = F.pad(waves, (0, max(0, self.fft - waves.shape[1])))  # reflection needs more samples than it adds
-        with torch.autocast(waves.device.type, enabled=False):
-            spectrum = torch.stft(
-                waves.double(), self.fft, self.hop, len(self.window), self.window, return_complex=True
-            )
-            return torch.view_as_real(spectrum).square().sum(-1).transpose(1, 2) @ self.basis
+        size = len(self.window)
+        spectrum = torch.stft(waves.double(), self.fft, self.hop, size, self.window, return_complex=True)
+        return power(spectrum).transpose(1, 2) @ self.basis
 
 
 class PublishedDft(nn.Module):
@@ -61,8 +64,8 @@ class PublishedDft(nn.Module):
     An FFT in float64, and the rounding errors of the kernels, which dominate in the empty bands of a recording.
     """
 
-    window: torch.Tensor
-    errors: torch.Tensor
+    window: Tensor
+    errors: Tensor
 
     def __init__(self, size: int, round_window: bool = False) -> None:
         super().__init__()
@@ -74,22 +77,19 @@ class PublishedDft(nn.Module):
         errors = (kernels - waves * self.window[:, None, None]).flatten(1).float()
         self.register_buffer("errors", errors, persistent=False)
 
-    def forward(self, columns: torch.Tensor) -> torch.Tensor:
+    def forward(self, columns: Tensor) -> Tensor:
         exact = torch.view_as_real(torch.fft.rfft(columns.double() * self.window))
-        return (exact + (columns.float() @ self.errors).view(exact.shape)).square().sum(-1)
+        with torch.autocast(columns.device.type, enabled=False):
+            return (exact + (columns.float() @ self.errors).view(exact.shape)).square().sum(-1)
 
 
 @functools.cache
-def audioset_filters(device: torch.device) -> torch.Tensor:
-    """Return the filters of AudioSet's models, (257, 64) float64: triangles linear in mel, 125 to 7,500 Hz."""
-    mel = 1127 * (torch.arange(257, dtype=torch.float64)[:, None] * 31.25 / 700).log1p()
-    lowest, highest = (1127 * math.log1p(hertz / 700) for hertz in (125, 7500))
-    edges = torch.linspace(lowest, highest, 66, dtype=torch.float64)
-    step = edges[1] - edges[0]
-    return on_device((1 - (mel - edges[1:-1]).abs() / step).clamp(min=0), device)
+def _filters(device: torch.device, bands: int, lowest: float, highest: float) -> Tensor:
+    """Return filters for an FFT of 512 samples at 16 kHz, (257, bands) float64."""
+    return on_device(kaldi_filters(bands, 512, 16_000, lowest, highest).double(), device)
 
 
-def audioset_log_mel(waves: torch.Tensor, offset: float) -> torch.Tensor:
+def audioset_log_mel(waves: Tensor, offset: float) -> Tensor:
     """Compute the input of VGGish and YAMNet, ln(mel magnitude + offset).
 
     A column is 400 samples under a periodic Hann window. The first begins with the wave; an incomplete one is dropped.
@@ -98,17 +98,11 @@ def audioset_log_mel(waves: torch.Tensor, offset: float) -> torch.Tensor:
         (S, T, 64), T = 1 + (N - 400) // 160.
     """
     columns = waves.double().unfold(1, 400, 160) * torch.hann_window(400, dtype=torch.float64, device=waves.device)
-    return (torch.fft.rfft(columns, 512).abs() @ audioset_filters(waves.device) + offset).log().float()
-
-
-@functools.cache
-def kaldi_filters_on(device: torch.device) -> torch.Tensor:
-    """Return the filters of `kaldi_log_mel`, (257, 128) float64."""
-    return on_device(kaldi_filters(128, 512, 16_000, 20.0, 8000.0).double(), device)
+    return (torch.fft.rfft(columns, 512).abs() @ _filters(waves.device, 64, 125.0, 7500.0) + offset).log().float()
 
 
 @torch.no_grad()
-def kaldi_log_mel(waves: torch.Tensor, exponent: float) -> torch.Tensor:
+def kaldi_log_mel(waves: Tensor, exponent: float) -> Tensor:
     """Compute Kaldi's filter bank at 16 kHz, as BEATs and EAT call it.
 
     Source: torchaudio's `compliance.kaldi.fbank`. Deviation: float64; the original differs by 3e-4 in quiet bands.
@@ -124,8 +118,8 @@ def kaldi_log_mel(waves: torch.Tensor, exponent: float) -> torch.Tensor:
     columns = columns - columns.mean(-1, keepdim=True)
     before = torch.cat([columns[..., :1], columns[..., :-1]], -1)
     window = torch.hann_window(400, periodic=False, dtype=torch.float64, device=waves.device) ** exponent
-    power = torch.view_as_real(torch.fft.rfft((columns - 0.97 * before) * window, 512)).square().sum(-1)
-    return (power @ kaldi_filters_on(waves.device)).clamp_min(2.0**-23).log().float()
+    found = power(torch.fft.rfft((columns - 0.97 * before) * window, 512))
+    return (found @ _filters(waves.device, 128, 20.0, 8000.0)).clamp_min(2.0**-23).log().float()
 
 
 class KaldiLogMel(nn.Module):
@@ -135,8 +129,8 @@ class KaldiLogMel(nn.Module):
     Deviation: never in 16 bits.
     """
 
-    window: torch.Tensor
-    basis: torch.Tensor
+    window: Tensor
+    basis: Tensor
 
     def __init__(self, jitter: bool) -> None:
         super().__init__()
@@ -145,7 +139,7 @@ class KaldiLogMel(nn.Module):
         self.register_buffer("basis", kaldi_filters(128, 1024, 32_000, 0, 15_000), persistent=False)
 
     @torch.no_grad()
-    def forward(self, waves: torch.Tensor) -> torch.Tensor:
+    def forward(self, waves: Tensor) -> Tensor:
         with torch.autocast(waves.device.type, enabled=False):
             waves = waves[:, 1:] - 0.97 * waves[:, :-1]
             spectrum = torch.stft(waves, 1024, 320, 800, self.window, return_complex=True)
@@ -153,5 +147,4 @@ class KaldiLogMel(nn.Module):
             if self.training and self.jitter:
                 lowest, below = int(torch.randint(10, ())), int(torch.randint(2000, ()))
                 basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, 16_000 - below), waves.device)
-            power = basis.T @ torch.view_as_real(spectrum).square().sum(-1)
-            return ((power + 1e-5).log() + 4.5)[:, None] / 5
+            return ((basis.T @ power(spectrum) + 1e-5).log() + 4.5)[:, None] / 5

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from data_tools.errors import KitError
@@ -22,6 +22,7 @@ from data_tools.settings import Positive, Strict
 from system.audio.base import ExpertSettings, Frames, Need
 from system.audio.checkpoint import load_checkpoint
 from system.compute.device import suited_to
+from system.moments.labellings import length_mask
 
 # S segments of N samples, L frames of D values
 
@@ -34,7 +35,7 @@ class Layers(nn.Module, ABC):
     convolutional: ClassVar[bool] = False  # whether `maps` has all convolutions, and is rearranged by `fast`
 
     @abstractmethod
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the frames of segments.
 
         Args:
@@ -45,18 +46,18 @@ class Layers(nn.Module, ABC):
             The frames (S, L, D), and how many of them begin within the clip, (S,), at least 1.
         """
 
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
+    def maps(self, x: Tensor) -> Tensor:
         """Compute the last maps of convolutional layers from spectrograms."""
         raise NotImplementedError
 
-    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         """Compute one vector per segment, (S, D): the mean of its frames."""
-        return masked_mean(*self.frames(waves, lengths))
+        return pooled_over_time(*self.frames(waves, lengths), "mean")
 
     def save_assets(self, folder: Path) -> None:
         """Write what another machine needs to build the layers, besides the weights."""
 
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load(self, tensors: dict[str, Tensor]) -> None:
         """Take the published tensors. Those of other parts, such as classifiers, are ignored."""
         try:
             missing, _ = self.load_state_dict(tensors, strict=False)
@@ -93,11 +94,6 @@ class AudioNetwork(ExpertSettings):
     @abstractmethod
     def frame_rate(self) -> float:
         """Frames per second within a segment."""
-
-    @property
-    def dim_known(self) -> bool:
-        """Whether `dim` is certain, and not assumed for a model that is not on this machine."""
-        return True
 
     @property
     def mixes_batch(self) -> bool:
@@ -215,13 +211,21 @@ def groups_of_equal_length(lengths: Sequence[int], most: int, least: int = 0) ->
             yield group
 
 
-def masked_mean(frames: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the first `counts` (S,) frames of each segment."""
-    mask = torch.arange(frames.shape[1], device=frames.device) < counts[:, None]
-    return frames.float().masked_fill(~mask[..., None], 0).sum(1) / counts[:, None]
+def pooled_over_time(values: Tensor, lengths: Tensor, how: Literal["mean", "max", "max_mean"]) -> Tensor:
+    """Pool padded series (S, L, D) over time: by the mean, the maximum, or the sum of both, (S, D) float32.
+
+    Padding, even NaN, is ignored.
+
+    Args:
+        lengths: (S,) without padding, at least 1.
+    """
+    values, padding = values.float(), ~length_mask(lengths, values.shape[1])[..., None]
+    mean = values.masked_fill(padding, 0.0).sum(1) / lengths[:, None]
+    highest = values.masked_fill(padding, -torch.inf).amax(1)
+    return {"mean": mean, "max": highest, "max_mean": mean + highest}[how]
 
 
-def frames_within(lengths: torch.Tensor, size: int, frames: int) -> torch.Tensor:
+def frames_within(lengths: Tensor, size: int, frames: int) -> Tensor:
     """Return how many frames of a segment of `size` samples begin before the end of the clip, at least 1."""
     return ((lengths * frames + size - 1) // size).clamp(1, frames)
 
@@ -234,14 +238,14 @@ class Stripes(Strict):
     bands: int = Field(ge=0)  # number of stripes of neighbouring bands
     band_width: Positive  # their largest width plus 1
 
-    def mask(self, columns: torch.Tensor, value: float) -> torch.Tensor:
+    def mask(self, columns: Tensor, value: float) -> Tensor:
         """Set random stripes of each log-mel, (S, 1, bands, T), to a value."""
         in_time = stripe_mask(len(columns), columns.shape[3], self.time, self.time_width, columns.device)
         in_bands = stripe_mask(len(columns), columns.shape[2], self.bands, self.band_width, columns.device)
         return columns.masked_fill((in_bands[:, :, None] | in_time[:, None])[:, None], value)
 
 
-def stripe_mask(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
+def stripe_mask(batch: int, size: int, count: int, width: int, device: torch.device) -> Tensor:
     """Draw (batch, size), true in `count` stripes per row, each of 0 to `width` - 1 positions."""
     widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)
     first = (torch.rand(batch, count, 1, device=device) * (size - widths)).long()

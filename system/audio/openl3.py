@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from system.audio.mel import PublishedDft
 from system.audio.network import AudioNetwork, Layers
@@ -29,12 +29,12 @@ class OpenL3(AudioNetwork):
 
     kind: Literal["openl3"]
 
-    rate: ClassVar[int] = RATE
-    dim: ClassVar[int] = CHANNELS[-1]
-    frame_rate: ClassVar[float] = RATE / HOP
-    first_centre: ClassVar[float] = 0.0
-    mixes_batch: ClassVar[bool] = True
-    addresses: ClassVar[dict[str, str]] = {
+    rate: ClassVar = RATE
+    dim: ClassVar = CHANNELS[-1]
+    frame_rate: ClassVar = RATE / HOP
+    first_centre: ClassVar = 0.0
+    mixes_batch: ClassVar = True
+    addresses: ClassVar = {
         "torchopenl3_mel256_env_512.pth.tar": "https://github.com/torchopenl3/torchopenl3-models/raw/master/"
         "torchopenl3_mel256_env_512.pth.tar"
     }
@@ -59,24 +59,24 @@ class OpenL3Layers(Layers):
             inputs = outputs
         self.audio_embedding_layer = nn.Conv2d(inputs, 512, 3, padding=1)
 
-    def log_mel(self, windows: torch.Tensor) -> torch.Tensor:
+    def log_mel(self, windows: Tensor) -> Tensor:
         """Compute 10 log10 of the mel amplitude of seconds of sound, (P, 48000) -> (P, 256, 199), maximum 0."""
         power = self.dft(F.pad(windows, (PAD, PAD)).unfold(1, 2048, 242))
-        basis: torch.Tensor = self.speclayer.mel_basis  # type: ignore[assignment]
+        basis: Tensor = self.speclayer.mel_basis  # type: ignore[assignment]
         level = 10 * (power @ basis.double().T).sqrt().clamp_min(1e-10).log10()
         return (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0).float().transpose(1, 2)
 
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
+    def maps(self, x: Tensor) -> Tensor:
         for i in range(1, 8):
             x = self.get_submodule(f"batch_normalization_{i + 1}")(self.get_submodule(f"conv2d_{i}")(x))
             x = (F.max_pool2d(x, 2) if i in (2, 4, 6) else x).relu()  # the same as after it, and faster
-        found: torch.Tensor = self.audio_embedding_layer(x)
+        found: Tensor = self.audio_embedding_layer(x)
         return found
 
-    def embed(self, windows: torch.Tensor) -> torch.Tensor:
+    def embed(self, windows: Tensor) -> Tensor:
         return self.maps(self.batch_normalization_1(self.log_mel(windows)[:, None])).amax((2, 3))
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         count = 1 + max(0, -(-(waves.shape[1] - HOP) // HOP))
         windows = F.pad(waves, (HOP, count * HOP - waves.shape[1])).unfold(1, RATE, HOP).flatten(0, 1)
         frames = torch.cat([self.embed(part) for part in windows.split(FRAMES_AT_ONCE)])

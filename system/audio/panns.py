@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torchaudio.functional import melscale_fbanks
 
 from system.audio.mel import PublishedDft
-from system.audio.network import AudioNetwork, Layers, Stripes
+from system.audio.network import AudioNetwork, Layers, Stripes, pooled_over_time
 
 COLUMNS = 32  # of the log-mel in a frame
 CNN14 = (1, 64, 128, 256, 512, 1024, 2048)  # channels of its blocks
@@ -31,17 +31,15 @@ class Panns(AudioNetwork):
     dropout: float = Field(0.0, ge=0, lt=1)  # in training, between the blocks; metric learning: 0.2
     stripes: Stripes | None = None  # of the log-mel, masked in training
 
-    dim: ClassVar[int] = 2048
-    frame_rate: ClassVar[float] = 100 / COLUMNS
-    seconds: ClassVar[tuple[float, float]] = (0.31, 600.0)
-    mixes_batch: ClassVar[bool] = True
-    addresses: ClassVar[dict[str, str]] = {
+    dim: ClassVar = 2048
+    frame_rate: ClassVar = 100 / COLUMNS
+    seconds: ClassVar = (0.31, 600.0)
+    mixes_batch: ClassVar = True
+    addresses: ClassVar = {
         name: f"https://zenodo.org/record/3987831/files/{name.replace('=', '%3D')}"
         for name in ("Cnn14_16k_mAP=0.438.pth", "Cnn14_mAP=0.431.pth", "ResNet38_mAP=0.434.pth")
     }
-    sha256: ClassVar[dict[str, str]] = {
-        "Cnn14_16k_mAP=0.438.pth": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"
-    }
+    sha256: ClassVar = {"Cnn14_16k_mAP=0.438.pth": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
 
     @property
     def rate(self) -> int:
@@ -51,10 +49,11 @@ class Panns(AudioNetwork):
         return (ResNet38 if self.network == "resnet38" else Cnn14)(self)
 
 
-def conv(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
+def conv(inputs: int, outputs: int, size: int = 3) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """Build a convolution and its batch norm."""
     layer = nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False)
     nn.init.xavier_uniform_(layer.weight)  # as in PANNs
-    return layer
+    return layer, nn.BatchNorm2d(outputs)
 
 
 class ConvBlock(nn.Module):
@@ -62,28 +61,25 @@ class ConvBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, halves: bool = True) -> None:
         super().__init__()
-        self.conv1, self.bn1 = conv(inputs, outputs), nn.BatchNorm2d(outputs)
-        self.conv2, self.bn2 = conv(outputs, outputs), nn.BatchNorm2d(outputs)
+        self.conv1, self.bn1 = conv(inputs, outputs)
+        self.conv2, self.bn2 = conv(outputs, outputs)
         self.pool = nn.AvgPool2d(2) if halves else nn.Identity()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.bn1(self.conv1(x)).relu()
         return self.pool(self.bn2(self.conv2(x)).relu())
 
 
-class ResidualBlock(nn.Module):
+class ResidualBlock(ConvBlock):
     """Two convolutions beside a shortcut, both after pooling by 2 if `halves`. A new block passes its input through."""
 
     def __init__(self, inputs: int, outputs: int, halves: bool, dropout: nn.Module) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = conv(inputs, outputs), nn.BatchNorm2d(outputs)
-        self.conv2, self.bn2 = conv(outputs, outputs), nn.BatchNorm2d(outputs)
+        super().__init__(inputs, outputs, halves)
         nn.init.zeros_(self.bn2.weight)
-        self.pool, self.dropout = nn.AvgPool2d(2) if halves else nn.Identity(), dropout
-        shortcut = (nn.AvgPool2d(2), conv(inputs, outputs, 1), nn.BatchNorm2d(outputs))
-        self.downsample = nn.Sequential(*shortcut) if halves else nn.Identity()
+        self.dropout = dropout
+        self.downsample = nn.Sequential(self.pool, *conv(inputs, outputs, 1)) if halves else nn.Identity()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         inner = self.dropout(self.bn1(self.conv1(self.pool(x))).relu())
         return (self.bn2(self.conv2(inner)) + self.downsample(x)).relu()
 
@@ -105,15 +101,14 @@ class _Panns(Layers):
         self.bn0, self.dropout = nn.BatchNorm1d(64), nn.Dropout(settings.dropout)
 
     @torch.no_grad()
-    def log_mel(self, waves: torch.Tensor) -> torch.Tensor:
+    def log_mel(self, waves: Tensor) -> Tensor:
         """Compute the input, (S, N) -> (S, 64, T) dB, T = 1 + N // hop."""
         size = len(self.dft.window)
         columns = F.pad(waves, (size // 2, size // 2), mode="reflect").unfold(1, size, self.hop)
-        with torch.autocast(waves.device.type, enabled=False):
-            power = torch.cat([self.dft(part) @ self.basis for part in columns.split(COLUMNS_AT_ONCE, 1)], 1)
-            return (10 * power.clamp_min(1e-10).log10()).float().transpose(1, 2)
+        power = torch.cat([self.dft(part) @ self.basis for part in columns.split(COLUMNS_AT_ONCE, 1)], 1)
+        return (10 * power.clamp_min(1e-10).log10()).float().transpose(1, 2)
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         x = self.bn0(self.log_mel(waves))[:, None]
         if self.training and self.settings.stripes:
             x = self.settings.stripes.mask(x, 0.0)
@@ -121,12 +116,8 @@ class _Panns(Layers):
         frames = (maps.mean(3) + (maps.amax(3) if self.settings.frequency_pooling == "max_mean" else 0)).transpose(1, 2)
         return frames, ((1 + lengths // self.hop) // COLUMNS).clamp(1, frames.shape[1])
 
-    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        frames, counts = self.frames(waves, lengths)
-        padding = torch.arange(frames.shape[1], device=frames.device) >= counts[:, None]
-        mean = frames.masked_fill(padding[..., None], 0).sum(1) / counts[:, None]
-        highest = frames.masked_fill(padding[..., None], -torch.inf).amax(1)
-        return {"mean": mean, "max": highest, "max_mean": mean + highest}[self.settings.time_pooling]
+    def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
+        return pooled_over_time(*self.frames(waves, lengths), self.settings.time_pooling)
 
 
 class Cnn14(_Panns):
@@ -137,7 +128,7 @@ class Cnn14(_Panns):
         for n, (inputs, outputs) in enumerate(itertools.pairwise(CNN14), 1):
             self.add_module(f"conv_block{n}", ConvBlock(inputs, outputs, halves=n < 6))
 
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
+    def maps(self, x: Tensor) -> Tensor:
         for n in range(1, 7):
             x = self.dropout(self.get_submodule(f"conv_block{n}")(x))
         return x
@@ -156,7 +147,7 @@ class ResNet38(_Panns):
         self.resnet = nn.ModuleDict(stages)
         self.conv_block_after1 = ConvBlock(512, 2048, halves=False)
 
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
+    def maps(self, x: Tensor) -> Tensor:
         x = self.dropout(self.conv_block1(x))
         for stage in self.resnet.values():
             x = stage(x)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from system.audio.base import Need
 from system.audio.blocks import Block
@@ -50,8 +50,8 @@ class Passt(AudioNetwork):
     edge_jitter: bool = False  # in training, move the lowest and highest frequency of the log-mel
     stripes: Stripes | None = None  # of the log-mel, masked in training
 
-    rate: ClassVar[int] = 32_000
-    dim: ClassVar[int] = 768
+    rate: ClassVar = 32_000
+    dim: ClassVar = 768
 
     @model_validator(mode="after")
     def _require_remaining_patches(self) -> Self:
@@ -99,7 +99,7 @@ class PasstLayers(Layers):
         self.blocks = nn.ModuleList(Block() for _ in range(variant.blocks))
         self.norm = nn.LayerNorm(768, 1e-6)
 
-    def tokens(self, waves: torch.Tensor) -> torch.Tensor:
+    def tokens(self, waves: Tensor) -> Tensor:
         """Compute the tokens: class, distillation, then the remaining patches band after band, (S, 2 + L, 768)."""
         columns = self.mel(waves)
         if self.training and self.settings.stripes:
@@ -114,13 +114,13 @@ class PasstLayers(Layers):
         x = torch.cat([special.expand(len(x), -1, -1), x.flatten(2).transpose(1, 2)], 1)
         for block in self.blocks:
             x = block(x)
-        result: torch.Tensor = self.norm(x)
+        result: Tensor = self.norm(x)
         return result
 
-    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         return self.tokens(waves)[:, :2].mean(1)
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         rows = self.freq_new_pos_embed.shape[2]
         frames = self.tokens(waves)[:, 2:].unflatten(1, (rows, -1)).mean(1)
         return frames, frames_within(lengths, waves.shape[1], frames.shape[1])

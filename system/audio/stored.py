@@ -1,6 +1,5 @@
 """Sources of frames without a network: waveforms, and frames and embeddings of other programs."""
 
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -28,8 +27,8 @@ class Waveform(ExpertSettings):
     kind: Literal["waveform"]
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
 
-    dim: ClassVar[int] = 1
-    dtype: ClassVar[str] = "int16"
+    dim: ClassVar = 1
+    dtype: ClassVar = "int16"
 
     @property
     def rate(self) -> int:
@@ -49,7 +48,7 @@ class _Stored(ExpertSettings):
     model: Text  # that computed them, as declared in a package
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
 
-    computed: ClassVar[bool] = False
+    computed: ClassVar = False
 
     def count_parameters(self) -> int:
         return self.model_parameters
@@ -71,7 +70,7 @@ class FeatureFiles(_Stored):
     hop_seconds: Annotated[float, Field(gt=0)]  # seconds from one frame to the next; a frame covers its hop
     array: str = "features"  # name of the frames in an .npz file
 
-    rate: ClassVar[int] = 44_100  # of MS-CLAP; no audio is read
+    rate: ClassVar = 44_100  # of MS-CLAP; no audio is read
 
     @property
     def dim(self) -> int:
@@ -88,20 +87,14 @@ class FeatureFiles(_Stored):
             raise AudioError(f"{path}: its frames have {frames.shape[1]} values, not {self.values}; correct `values`")
         return frames
 
-    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        if not Path(clip.path).exists():
-            return None
+    def file_fault(self, clip: Clip) -> str | None:
         try:
             seconds = len(self.read(clip.path)) * self.hop_seconds
         except AudioError as error:
-            return True, str(error)
-        difference = abs(seconds - clip.seconds) if clip.seconds else 0.0
-        if not clip.seconds or difference <= LENGTH_TOLERANCE + self.hop_seconds:
+            return str(error)
+        if not clip.seconds or abs(seconds - clip.seconds) <= max(SPARE * clip.seconds, LENGTH_TOLERANCE):
             return None
-        return difference > SPARE * clip.seconds, (
-            f"{clip.path}: its frames last {seconds:.2f} s with `hop_seconds` {self.hop_seconds:g}, but its recording "
-            f"lasts {clip.seconds:.2f} s; replace the file, or correct `hop_seconds` or the manifest"
-        )
+        return f"{clip.path}: {seconds:g} s of frames, but {clip.seconds:g} s of sound; correct `hop_seconds`"
 
     def load(self, device: Device) -> Frames:
         return lambda waves: [np.asarray(frames, np.float32) for frames in waves]
@@ -114,10 +107,10 @@ class EmbeddingFile(_Stored):
     files: Annotated[list[str], Field(exclude=True)]  # .npz; their checksums identify them
     values: Size  # of an embedding
 
-    reads_clips: ClassVar[bool] = False
-    dtype: ClassVar[str] = "float32"
-    rate: ClassVar[int] = 0  # no audio is read
-    frames_per_second: ClassVar[float] = 1 / 30  # one embedding per clip; `check` takes clips of 30 s
+    reads_clips: ClassVar = False
+    dtype: ClassVar = "float32"
+    rate: ClassVar = 0  # no audio is read
+    frames_per_second: ClassVar = 1 / 30  # one embedding per clip; `check` takes clips of 30 s
 
     @property
     def dim(self) -> int:
@@ -131,14 +124,11 @@ class EmbeddingFile(_Stored):
         cure = f"write the file with the program that computes your embeddings; {HINT}"
         return [Need(f"files.{number}", name, cure=cure) for number, name in enumerate(self.files)]
 
-    def file_fault(self, clip: Clip) -> tuple[bool, str] | None:
-        if not all(need.path.is_file() for need in self.needs()):
-            return None
+    def file_fault(self, clip: Clip) -> str | None:
         try:
-            vectors = self.read_embeddings()
+            return None if self.read_embeddings().name_of(clip) else self.missing_embedding(clip)
         except KitError as error:
-            return True, str(error)
-        return None if vectors.name_of(clip) else (True, self.missing_embedding(clip))
+            return str(error)
 
     def read_embeddings(self) -> Vectors:
         """Read the embeddings. Raises KitError for unreadable files, and for embeddings of the wrong size."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from system.audio.base import Need
 from system.audio.checkpoint import load_checkpoint
@@ -29,15 +29,15 @@ class Vggish(AudioNetwork):
     pca_weights: str | None = None  # the published PCA; null for raw frames
     vectors: Literal["quantised", "raw"] = "quantised"  # PCA, rounded to 0 to 255 as in AudioSet; or the last layer
 
-    rate: ClassVar[int] = 16_000
-    dim: ClassVar[int] = 128
-    frame_rate: ClassVar[float] = 100 / PATCH
-    seconds: ClassVar[tuple[float, float]] = (0.975, 600.0)  # of one patch
-    addresses: ClassVar[dict[str, str]] = {
+    rate: ClassVar = 16_000
+    dim: ClassVar = 128
+    frame_rate: ClassVar = 100 / PATCH
+    seconds: ClassVar = (0.975, 600.0)  # of one patch
+    addresses: ClassVar = {
         name: f"https://github.com/harritaylor/torchvggish/releases/download/v0.1/{name}"
         for name in ("vggish-10086976.pth", "vggish_pca_params-970ea276.pth")
     }
-    sha256: ClassVar[dict[str, str]] = {name: name[-12:-4] for name in addresses}
+    sha256: ClassVar = {name: name[-12:-4] for name in addresses}
 
     @model_validator(mode="after")
     def _require_fitting_pca(self) -> Self:
@@ -60,8 +60,8 @@ class Vggish(AudioNetwork):
 
 class VggishLayers(Layers):
     convolutional = True
-    pca_vectors: torch.Tensor | None
-    pca_means: torch.Tensor | None
+    pca_vectors: Tensor | None
+    pca_means: Tensor | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,11 +76,11 @@ class VggishLayers(Layers):
         self.register_buffer("pca_vectors", None, persistent=False)
         self.register_buffer("pca_means", None, persistent=False)
 
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.features(x)
+    def maps(self, x: Tensor) -> Tensor:
+        found: Tensor = self.features(x)
         return found
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         patches = audioset_log_mel(waves, 0.01).unfold(1, PATCH, PATCH).transpose(2, 3)  # (S, L, 96, 64)
         parts = patches.flatten(0, 1)[:, None].split(PATCHES_AT_ONCE)
         maps = torch.cat([self.maps(part).permute(0, 2, 3, 1).flatten(1) for part in parts])  # channels last

@@ -10,10 +10,11 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from data_tools.settings import Strict
+from system.audio.mel import power
 from system.audio.network import AudioNetwork, Layers
 
 WINDOW, HOP = 512, 159  # samples
@@ -33,13 +34,11 @@ class VggSound(AudioNetwork):
     kind: Literal["vggsound"]
     time_pooling: TimePooling | None = None  # averages of neighbouring frames; null: none
 
-    rate: ClassVar[int] = 16_000
-    dim: ClassVar[int] = 512
-    seconds: ClassVar[tuple[float, float]] = (0.032, 600.0)
-    mixes_batch: ClassVar[bool] = True
-    addresses: ClassVar[dict[str, str]] = {
-        "H.pth.tar": "https://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"
-    }
+    rate: ClassVar = 16_000
+    dim: ClassVar = 512
+    seconds: ClassVar = (0.032, 600.0)
+    mixes_batch: ClassVar = True
+    addresses: ClassVar = {"H.pth.tar": "https://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"}
 
     @property
     def frame_rate(self) -> float:
@@ -51,7 +50,7 @@ class VggSound(AudioNetwork):
 
 class VggSoundLayers(Layers):
     convolutional = True
-    window: torch.Tensor
+    window: Tensor
 
     def __init__(self, pooling: TimePooling | None) -> None:
         super().__init__()
@@ -64,24 +63,24 @@ class VggSoundLayers(Layers):
         self.register_buffer("window", window, persistent=False)
 
     @torch.no_grad()
-    def spectrogram(self, waves: torch.Tensor) -> torch.Tensor:
+    def spectrogram(self, waves: Tensor) -> Tensor:
         """Compute standardised log power densities, (S, 257, T), as scipy.signal.spectrogram does."""
         columns = waves.double().clamp(-1, 1).unfold(1, WINDOW, HOP)
         spectrum = torch.fft.rfft((columns - columns.mean(-1, keepdim=True)) * self.window)
-        density = torch.view_as_real(spectrum).square().sum(-1) / (16_000 * self.window.square().sum())
+        density = power(spectrum) / (16_000 * self.window.square().sum())
         density[..., 1:-1] *= 2  # of negative frequencies
         levels = (density + 1e-7).log()
         levels = levels - levels.mean((1, 2), keepdim=True)
         deviation = levels.square().mean((1, 2), keepdim=True).sqrt() + 1e-9
         return (levels / deviation).float().transpose(1, 2)
 
-    def maps(self, x: torch.Tensor) -> torch.Tensor:
+    def maps(self, x: Tensor) -> Tensor:
         net = self.audnet
         x = net.maxpool(net.relu(net.bn1(net.conv1(x))))
-        found: torch.Tensor = net.layer4(net.layer3(net.layer2(net.layer1(x))))
+        found: Tensor = net.layer4(net.layer3(net.layer2(net.layer1(x))))
         return found
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         frames = self.maps(self.spectrogram(waves)[:, None]).mean(2)
         counts = (lengths - WINDOW).clamp(min=0) // HOP // COLUMNS + 1
         if self.pooling:

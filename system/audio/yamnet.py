@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from data_tools.errors import KitError
 from system.audio.base import Need
@@ -27,24 +27,15 @@ CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024
 PATCHES_AT_ONCE = 64
 
 
-def layer_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in YAMNet's weight file; layer 30 is the classifier."""
-    found: dict[str, tuple[int, ...]] = {"03_w": (CHANNELS[0], 3, 3, 1), "03_b": CHANNELS[:1]}
-    for layer, (inputs, outputs) in zip(range(4, 30, 2), pairwise(CHANNELS), strict=True):
-        found |= {f"{layer:02d}_w": (1, 3, 3, inputs), f"{layer:02d}_b": (inputs,)}
-        found |= {f"{layer + 1:02d}_w": (outputs, 1, 1, inputs), f"{layer + 1:02d}_b": (outputs,)}
-    return found | {"30_w": (521, CHANNELS[-1]), "30_b": (521,)}
-
-
 class Yamnet(AudioNetwork):
     """Frames (L, 1024), the input of the classifier. Silence fills the last one, as in Google's `pad_waveform`."""
 
     kind: Literal["yamnet"]  # its weights: the file that `lbar convert` makes from the published one
 
-    rate: ClassVar[int] = 16_000
-    dim: ClassVar[int] = CHANNELS[-1]
-    frame_rate: ClassVar[float] = 100 / PATCH_HOP
-    first_centre: ClassVar[float] = SHORTEST / 2 / 16_000
+    rate: ClassVar = 16_000
+    dim: ClassVar = CHANNELS[-1]
+    frame_rate: ClassVar = 100 / PATCH_HOP
+    first_centre: ClassVar = SHORTEST / 2 / 16_000
 
     def needs(self) -> list[Need]:
         cure = "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with lbar convert"
@@ -54,19 +45,17 @@ class Yamnet(AudioNetwork):
         return YamnetLayers()
 
     def load_into(self, layers: Layers) -> None:
-        path, shapes = Path(self.weights or ""), layer_shapes()
+        path, tensors = Path(self.weights or ""), {}
         try:
             with path.open("rb") as opened, np.load(opened) as file:
-                arrays = {name: torch.from_numpy(file[name].astype(np.float32)) for name in shapes}
-            if any(tuple(array.shape) != shapes[name] for name, array in arrays.items()):
-                raise KitError("its arrays have other shapes")
+                for number in range(2 * len(CHANNELS) - 1):
+                    weight = torch.from_numpy(file[f"{number + 3:02d}_w"])  # (out, height, width, in)
+                    order = (3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)  # (1, height, width, channels)
+                    tensors[f"conv{number}.weight"] = weight.permute(order).contiguous()
+                    tensors[f"conv{number}.bias"] = torch.from_numpy(file[f"{number + 3:02d}_b"])
+            layers.load(tensors)
         except Exception as error:  # numpy and zipfile raise many kinds for damaged files
             raise KitError(f"{path} does not have the layers of yamnet.tflite ({error}); convert it again") from error
-        for number, layer in enumerate(layers.children(), start=3):
-            weight = arrays[f"{number:02d}_w"]  # (out, height, width, in), or (1, height, width, channels)
-            order = (3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)
-            layers_of = {"weight": weight.permute(order).contiguous(), "bias": arrays[f"{number:02d}_b"]}
-            layer.load_state_dict(layers_of)
 
 
 class YamnetLayers(Layers):
@@ -78,14 +67,14 @@ class YamnetLayers(Layers):
         for number, layer in enumerate(convolutions):
             self.add_module(f"conv{number}", layer)
 
-    def embed(self, x: torch.Tensor) -> torch.Tensor:
+    def embed(self, x: Tensor) -> Tensor:
         """Embed patches, (P, 96, 64) -> (P, 1024)."""
         x = x[:, None]
         for layer in self.children():
             x = F.relu(layer(pad_as_tensorflow(x, layer.kernel_size[0], layer.stride[0])))  # type: ignore[index,arg-type]
         return x.mean((2, 3))
 
-    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         waves = F.pad(waves, (0, (SHORTEST - waves.shape[1]) % HOP if waves.shape[1] > SHORTEST else 0))
         waves = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1])))
         patches = audioset_log_mel(waves, 0.001).unfold(1, PATCH, PATCH_HOP).transpose(2, 3)  # (S, L, 96, 64)
@@ -94,7 +83,7 @@ class YamnetLayers(Layers):
         return frames, (1 + ((lengths - SHORTEST).clamp(min=0) + HOP - 1) // HOP).clamp(max=frames.shape[1])
 
 
-def pad_as_tensorflow(x: torch.Tensor, size: int, stride: int) -> torch.Tensor:
+def pad_as_tensorflow(x: Tensor, size: int, stride: int) -> Tensor:
     """Pad for ceil(n / stride) outputs; an odd number goes to the end."""
     pads = []
     for n in (x.shape[-1], x.shape[-2]):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data_tools.manifest import Clip
 from system.batches.augment import mix_waves
@@ -104,7 +105,7 @@ def make_batch_without_audio(
     return Batch(keys, {}, captions, torch.from_numpy(row_of), factors, cosines, labels)
 
 
-def _frame_labels(items: Sequence[Item], features: Features) -> torch.Tensor:
+def _frame_labels(items: Sequence[Item], features: Features) -> Tensor:
     """Return (B, T) bool: whether a frame is inside an item's windows."""
     expert = next(iter(features.banks))
     lengths = frame_counts(items, features, expert, None)

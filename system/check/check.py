@@ -16,7 +16,7 @@ from data_tools.files import format_size, free_bytes
 from data_tools.manifest import Clip, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
 from submission.editions import get_edition
-from system.audio.base import some_file_faults
+from system.audio.base import common_fault
 from system.batches.augment import Augmentation
 from system.batches.items import require_known_windows
 from system.recipe import schema
@@ -158,11 +158,8 @@ def _experts(recipe: schema.Recipe, data: Data) -> Iterator[Row | Problem]:
         licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
         yield Row(f"expert {name}", f"{expert.frame_description}{stored}{licence}")
         for source, found in data.items():
-            faults, of_all = some_file_faults(expert, found.clips)
-            if of_all:
-                yield Problem(MISTAKE, f"expert {name}", of_all)
-                break
-            yield from (Problem(MISTAKE, f"expert {name}, data {source}", text) for bad, text in faults[:1] if bad)
+            if fault := common_fault(expert, found.clips):
+                yield Problem(MISTAKE, f"expert {name}, data {source}", fault)
 
 
 def _bank_bytes(recipe: schema.Recipe, data: Data, name: str) -> float:

@@ -22,7 +22,7 @@ from data_tools.embeddings import Vectors
 from data_tools.errors import AudioError, KitError
 from data_tools.files import quick_checksum
 from data_tools.manifest import Clip
-from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, some_file_faults
+from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, common_fault
 from system.audio.stored import EmbeddingFile, Waveform, to_int16
 from system.features.bank import Bank
 from system.moments.windows import Grid
@@ -116,7 +116,7 @@ def build_features(
     """
     grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
     for name, expert in experts.items():
-        if of_all := some_file_faults(expert, list(clips))[1]:
+        if of_all := common_fault(expert, list(clips)):
             raise KitError(f"expert {name}: {of_all}")
     threads = ThreadPoolExecutor(_cores(), "decoding")
     if isinstance(expert, EmbeddingFile):

@@ -2,7 +2,7 @@
 
 s_ij is the score of clip i and the captions of item j, of B items; matching pairs are on the diagonal. Items with the
 same audio are never negatives of each other, unless a setting says so. Values and gradients equal those of the public
-codes by 1e-9 (tests/golden). torch is imported by the functions, so that recipes are read without it.
+codes by 1e-9 (tests/golden).
 """
 
 from abc import abstractmethod
@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, log
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
+from torch import Tensor
 
 from data_tools.settings import Strict
-
-if TYPE_CHECKING:
-    import torch
-
-Tensor: TypeAlias = "torch.Tensor"
+from system.moments.labellings import length_mask, log_likelihood
 
 Temperature = Annotated[float, Field(gt=0, le=1)] | Literal["learned"]
 Negatives = Literal[
@@ -44,20 +43,18 @@ class BatchScores:
     scores_by_caption: Tensor  # (B, N) float32
     row_of: Tensor  # (N,) item of each caption
     same_clip: Tensor  # (B, B) bool, whether two items have the same audio
-    margin_factors: "Tensor | None"  # (B, B) in [0, 1], by CIDEr-D of candidates i and references j
-    clip_scores: "Callable[[], Tensor]"  # (B, B) of any two clips
-    each_caption_scores: "Callable[[], Tensor]"  # (N, N) of any two captions
-    temperature: "Tensor | None" = None  # that is trained with the model
-    teachers: "Mapping[str, Tensor]" = field(default_factory=dict)  # cosines (B, N) by teacher
-    learned: "Mapping[str, Tensor]" = field(default_factory=dict)  # numbers of losses that are trained with the model
+    margin_factors: Tensor | None  # (B, B) in [0, 1], by CIDEr-D of candidates i and references j
+    clip_scores: Callable[[], Tensor]  # (B, B) of any two clips
+    each_caption_scores: Callable[[], Tensor]  # (N, N) of any two captions
+    temperature: Tensor | None = None  # that is trained with the model
+    teachers: Mapping[str, Tensor] = field(default_factory=dict)  # cosines (B, N) by teacher
+    learned: Mapping[str, Tensor] = field(default_factory=dict)  # numbers of losses that are trained with the model
     frames: FrameScores | None = None  # of a batch of moments; no gradient flows through its scores_by_caption
 
     @cached_property
     def caption_average(self) -> Tensor:
         """Weights (N, B) that average the scores of each item's captions."""
-        from torch.nn.functional import one_hot
-
-        membership = one_hot(self.row_of, len(self.scores_by_caption)).to(self.scores_by_caption.dtype)
+        membership = F.one_hot(self.row_of, len(self.scores_by_caption)).to(self.scores_by_caption.dtype)
         return membership / membership.sum(0)
 
     @cached_property
@@ -70,11 +67,12 @@ class BatchScores:
         """Mean scores (B, B) of the captions of any two items with each other."""
         return self.caption_average.T @ self.each_caption_scores() @ self.caption_average
 
-    def divisor(self, temperature: "float | Literal['learned']") -> "float | Tensor":
+    def divided(self, scores: Tensor, temperature: float | Literal["learned"]) -> Tensor:
+        """Divide scores by a temperature."""
         if temperature != "learned":
-            return temperature
+            return scores / temperature
         assert self.temperature is not None
-        return self.temperature.abs()
+        return scores / self.temperature.abs()
 
 
 class Term(Strict):
@@ -172,8 +170,6 @@ def choose_negatives(batch: BatchScores, how: str) -> tuple[Tensor, Tensor]:
     Returns:
         Items of the captions and of the clips, (B,) each; an item without negatives has itself. The first of equals.
     """
-    import torch
-
     allowed, scores = ~batch.same_clip, batch.scores.detach()
     if how in ("random", "random_apart"):
         captions, others = _draw(allowed), allowed
@@ -198,13 +194,7 @@ def _highest(table: Tensor, batch: BatchScores) -> Tensor:
 
 def _draw(allowed: Tensor) -> Tensor:
     """Draw one allowed column per row, (B,), by torch's CPU generator."""
-    import torch
-
-    draw, counts = torch.rand(len(allowed), dtype=torch.float64), allowed.sum(1)
-    counts = counts.cpu() if counts.device.type == "mps" else counts  # which has no float64
-    nth = (draw.to(counts.device, non_blocking=True) * counts).long().to(allowed.device) + 1
-    found = torch.searchsorted(allowed.cumsum(1), nth[:, None])[:, 0]
-    return found.clamp(max=len(allowed) - 1)  # for a row without an allowed column
+    return torch.rand(allowed.shape).to(allowed.device).masked_fill(~allowed, -1.0).argmax(1)
 
 
 class WeightedTriplet(Term):
@@ -238,10 +228,7 @@ class WeightedTriplet(Term):
 
 
 def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    value = x.new_zeros(len(x))
-    for coefficient in reversed(coefficients):
-        value = value * x + coefficient
-    return value
+    return torch.stack([coefficient * x**power for power, coefficient in enumerate(coefficients)]).sum(0)
 
 
 class NtXent(Term):
@@ -261,10 +248,8 @@ class NtXent(Term):
     directions: Literal["mean", "sum"] = "mean"  # of the two: clip to caption, and caption to clip
 
     def value(self, batch: BatchScores) -> Tensor:
-        import torch
-        import torch.nn.functional as F
 
-        logits = batch.scores / batch.divisor(self.temperature)
+        logits = batch.divided(batch.scores, self.temperature)
         if self.same_clip == "positives":
             both = -torch.stack([F.log_softmax(logits, dim)[batch.same_clip].mean() for dim in (0, 1)]).sum()
         else:
@@ -288,11 +273,10 @@ class HardNegativeNce(Term):
     beta: float = Field(ge=0, le=10)  # 0: all negatives count equally
 
     def value(self, batch: BatchScores) -> Tensor:
-        logits = batch.scores / batch.divisor(self.temperature)
+        logits = batch.divided(batch.scores, self.temperature)
         return (self._one_way(logits, batch.same_clip) + self._one_way(logits.T, batch.same_clip)) / 2
 
     def _one_way(self, logits: Tensor, same_clip: Tensor) -> Tensor:
-        import torch
 
         matching, counts = logits.diagonal(), (~same_clip).sum(1)
         lowest = torch.finfo(logits.dtype).min / 4  # of no weight, and with finite gradients
@@ -318,8 +302,6 @@ class Sigmoid(Term):
         return {"sigmoid_log_scale": log(self.scale), "sigmoid_bias": self.bias}
 
     def value(self, batch: BatchScores) -> Tensor:
-        import torch
-        import torch.nn.functional as F
 
         logits = batch.scores * batch.learned["sigmoid_log_scale"].exp() + batch.learned["sigmoid_bias"]
         matching = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
@@ -341,12 +323,9 @@ class Distill(Term):
     temperature: Temperature  # t, by which scores are divided; learned: the model's
 
     def value(self, batch: BatchScores) -> Tensor:
-        import torch
-        import torch.nn.functional as F
 
-        divisor = batch.divisor(self.temperature)
         cosines = torch.stack([batch.teachers[name] for name in self.teachers]).mean(0) @ batch.caption_average
-        logits, targets = batch.scores / divisor, cosines / divisor
+        logits, targets = (batch.divided(scores, self.temperature) for scores in (batch.scores, cosines))
         return (F.cross_entropy(logits, targets.softmax(1)) + F.cross_entropy(logits.T, targets.T.softmax(1))) / 2
 
 
@@ -363,8 +342,6 @@ class TwoState(Term):
     of_moments: ClassVar[bool] = True
 
     def value(self, batch: BatchScores) -> Tensor:
-        from system.moments.labellings import log_likelihood
-
         assert batch.frames is not None
         found = -log_likelihood(*batch.frames)
         return (found / batch.frames.lengths if self.per_frame else found).mean()
@@ -380,14 +357,11 @@ class FrameCrossEntropy(Term):
     of_moments: ClassVar[bool] = True
 
     def value(self, batch: BatchScores) -> Tensor:
-        import torch
-        import torch.nn.functional as F
 
         assert batch.frames is not None
         scores, lengths, labels, _, _ = batch.frames
         losses = F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
-        mask = torch.arange(scores.shape[1], device=scores.device) < lengths[:, None]
-        return (losses.masked_fill(~mask, 0.0).sum(1) / lengths).mean()
+        return (losses.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0).sum(1) / lengths).mean()
 
 
 def need_relevance(terms: Sequence[Term]) -> bool:
@@ -395,6 +369,5 @@ def need_relevance(terms: Sequence[Term]) -> bool:
 
 
 def total_loss(batch: BatchScores, terms: Sequence[Term]) -> Tensor:
-    import torch
 
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from system.compute.device import on_device
 from system.compute.processes import process_count, process_index
@@ -15,10 +16,10 @@ from system.compute.processes import process_count, process_index
 class Series(NamedTuple):
     """Padded series, with lengths in the CPU's memory, so that reading them never waits for a GPU."""
 
-    values: torch.Tensor  # (B, T, D)
-    lengths: torch.Tensor  # (B,), without padding
+    values: Tensor  # (B, T, D)
+    lengths: Tensor  # (B,), without padding
 
-    def rows(self, index: torch.Tensor) -> "Series":
+    def rows(self, index: Tensor) -> "Series":
         """Return the series at some indexes, padded to the longest of them."""
         lengths = self.lengths[index]
         return Series(self.values[on_device(index, self.values.device), : int(lengths.max())], lengths)
@@ -31,10 +32,10 @@ class Batch:
     clip_keys: list[str]  # (B,), of the clips' contents
     audio: dict[str, Series]  # the clips' frames, by expert
     captions: list[str]  # (N,), of all items
-    row_of: torch.Tensor  # (N,), the item of each caption
-    margin_factors: torch.Tensor | None = None  # (B, B) in [0, 1], by the similarity of two items' captions
-    teachers: dict[str, torch.Tensor] = field(default_factory=dict)  # cosines (B, N), by teacher
-    labels: torch.Tensor | None = None  # (B, T) bool, whether a frame is in an item's moment
+    row_of: Tensor  # (N,), the item of each caption
+    margin_factors: Tensor | None = None  # (B, B) in [0, 1], by the similarity of two items' captions
+    teachers: dict[str, Tensor] = field(default_factory=dict)  # cosines (B, N), by teacher
+    labels: Tensor | None = None  # (B, T) bool, whether a frame is in an item's moment
     chunks: list[list[int]] | None = None  # items by chunk; only this process's have audio; None: all items have it
 
     def pin_audio(self) -> "Batch":

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from system.compute.device import on_device
 from system.compute.processes import gather, process_count
@@ -18,15 +19,15 @@ MAX_PADDED = 1 << 24  # most values of a part's clips, padded to its longest one
 class Embedded(NamedTuple):
     """Output of an encoder: vectors, or padded series."""
 
-    values: torch.Tensor  # (B, D), or (B, L, D)
-    lengths: torch.Tensor | None = None  # (B,) without padding; None for vectors
+    values: Tensor  # (B, D), or (B, L, D)
+    lengths: Tensor | None = None  # (B,) without padding; None for vectors
 
     @property
     def size(self) -> int:
         """Number of clips or captions."""
         return len(self.values)
 
-    def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
+    def rows(self, index: Tensor | list[int] | slice) -> "Embedded":
         """Return the embeddings at some indexes."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
@@ -42,15 +43,15 @@ class Embedded(NamedTuple):
 class Ragged(NamedTuple):
     """Series of a pool without padding, so that one long clip does not lengthen the others."""
 
-    values: torch.Tensor  # (F, D), one series after the other
-    lengths: torch.Tensor  # (B,), whose sum is F
+    values: Tensor  # (F, D), one series after the other
+    lengths: Tensor  # (B,), whose sum is F
 
     @property
     def size(self) -> int:
         """Number of series."""
         return len(self.lengths)
 
-    def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
+    def rows(self, index: Tensor | list[int]) -> "Ragged":
         """Return the series at some indexes."""
         index = torch.as_tensor(index, device=self.lengths.device)
         lengths = self.lengths[index]
@@ -62,7 +63,7 @@ class Ragged(NamedTuple):
         """Convert the series to float32."""
         return Ragged(self.values.float(), self.lengths)
 
-    def padded_parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
+    def padded_parts(self) -> Iterator[tuple[Tensor, Embedded]]:
         """Yield the indexes and the padded series of groups of similar length, of at most MAX_PADDED values."""
         order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
         lengths, begin = self.lengths[order].tolist(), 0
@@ -91,7 +92,7 @@ def prepare_for_scoring(clips: Embeddings) -> Embeddings:
     return clips if clips.lengths is not None else Units(unit_vectors(clips))
 
 
-def unit_vectors(embedded: Embeddings) -> torch.Tensor:
+def unit_vectors(embedded: Embeddings) -> Tensor:
     """Scale vectors (B, D) to length 1; zeros stay zeros."""
     return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
 
@@ -102,7 +103,7 @@ def concatenate_embeddings(parts: Sequence[Embedded]) -> Embedded:
     return join_embeddings(parts, starts)
 
 
-def join_embeddings(parts: Sequence[Embedded], rows: Sequence[torch.Tensor]) -> Embedded:
+def join_embeddings(parts: Sequence[Embedded], rows: Sequence[Tensor]) -> Embedded:
     """Join embeddings, padded to the longest in one copy: a long recording would need several GB.
 
     Args:

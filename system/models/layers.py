@@ -3,12 +3,8 @@
 Layers that encoders share: a transformer over a series of frames or words, pooling over time, an MLP.
 """
 
-from typing import Literal
-
 import torch
-from torch import nn
-
-from system.moments.labellings import length_mask
+from torch import Tensor, nn
 
 # B series, T places, W width
 
@@ -31,43 +27,16 @@ class SeriesEncoder(nn.Module):
             nn.TransformerEncoderLayer(width, heads, ffn_dim, dropout, "gelu", batch_first=True) for _ in range(layers)
         )
 
-    def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         """Encode padded series; results for padding must not be used. mask: False for padding.
 
         B series of T vectors of W values, (B, T, W), and mask (B, T) bool, at least one true per row -> (B, T, W).
         """
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
-        x: torch.Tensor = self.dropout(self.norm(values + self.positions(index)))
+        x: Tensor = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~mask)
         return x
-
-
-def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the mean of each series over time, without padding.
-
-    B series of T vectors of W values, (B, T, W), and mask (B, T), false for padding -> (B, W). Padding, even NaN, is
-    ignored.
-    """
-    weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
-    return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)
-
-
-def pooled_over_time(
-    values: torch.Tensor, lengths: torch.Tensor, pooling: Literal["mean", "max", "max_mean"]
-) -> torch.Tensor:
-    """Pool padded series over time: by the mean, the maximum, or the sum of both.
-
-    B series of T vectors of D values, (B, T, D), and lengths without padding (B,) >= 1 -> (B, D) float32.
-    Padding, even NaN, is ignored.
-    """
-    values, padded = values.float(), ~length_mask(lengths, values.shape[1])[..., None]
-    parts = []
-    if pooling != "max":
-        parts.append(values.masked_fill(padded, 0.0).sum(1) / lengths[:, None])
-    if pooling != "mean":
-        parts.append(values.masked_fill(padded, -torch.inf).amax(1))
-    return torch.stack(parts).sum(0)
 
 
 def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:

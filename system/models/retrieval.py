@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from system.compute.device import on_device
 from system.losses.terms import BatchScores, FrameScores
@@ -84,7 +84,7 @@ class RetrievalModel(nn.Module):
         found = {name: sum(p.numel() for p in part if p.requires_grad) for name, part in parts.items()}
         return found | count_layer_parameters(self.score)
 
-    def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: torch.Tensor) -> FrameScores:
+    def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: Tensor) -> FrameScores:
         """Score each clip's frames against the clip's query."""
         cosines, lengths = self.moments.cosines(clips, captions)
         scores, enter, leave = self.moments.weights(cosines)

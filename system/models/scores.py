@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from data_tools.settings import Strict
@@ -20,7 +20,7 @@ AT_ONCE = 1 << 24  # most products of frames and captions in memory at a time: 6
 SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values of a score of moments
 STEPS = 5.0  # factor of the cosines of changes, in addition to the trained one
 
-Scorer = Callable[[Embeddings, Embeddings], torch.Tensor]
+Scorer = Callable[[Embeddings, Embeddings], Tensor]
 
 
 class ScoreSettings(Strict):
@@ -138,12 +138,12 @@ def count_layer_parameters(score: Scorer) -> dict[str, int]:
     return {"score": count} if count else {}
 
 
-def cosine(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
+def cosine(clips: Embeddings, captions: Embeddings) -> Tensor:
     """Compute cosines (B, N); an embedding of zeros has cosine 0."""
     return unit_vectors(clips) @ unit_vectors(captions).T
 
 
-def frame_word(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
+def frame_word(clips: Embeddings, captions: Embeddings) -> Tensor:
     """Compute the mean dot products (B, N) of frames and words; a series of length 0 scores 0.
 
     At most AT_ONCE dot products are in memory at a time; the backward pass computes them again if there are more.
@@ -161,21 +161,21 @@ def frame_word(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
     return _word_means(clips, vectors, index, starts)
 
 
-def _word_means(clips: Embedded, vectors: torch.Tensor, index: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+def _word_means(clips: Embedded, vectors: Tensor, index: Tensor, starts: Tensor) -> Tensor:
     """Average each caption's words: (B, N). index: words of all captions; starts: first word of each caption."""
     lengths, longest = _counts(clips), clips.values.shape[1]
     frames = clips.values.masked_fill(~length_mask(lengths, longest)[..., None], 0.0)
-    work: Callable[..., torch.Tensor] = _product_sums
+    work: Callable[..., Tensor] = _product_sums
     if torch.is_grad_enabled() and len(vectors) * frames[..., 0].numel() > AT_ONCE:
         work = partial(checkpoint, work, use_reentrant=False, preserve_rng_state=False)
     some_words = vectors.split(max(1, AT_ONCE // max(1, longest)))
     some_clips = frames.split(max(1, AT_ONCE // max(1, longest * len(some_words[0]))))
     sums = torch.cat([torch.cat([work(clip, word) for clip in some_clips], 1) for word in some_words])  # (V, B)
-    means: torch.Tensor = F.embedding_bag(index, sums / lengths.clamp(min=1), starts, mode="mean")
+    means: Tensor = F.embedding_bag(index, sums / lengths.clamp(min=1), starts, mode="mean")
     return means.T
 
 
-def _product_sums(frames: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+def _product_sums(frames: Tensor, words: Tensor) -> Tensor:
     """Sum the products of each word with a clip's frames, clamped at 0: (V, B)."""
     products = (words @ frames.flatten(0, 1).T).relu_()
     return products.view(len(words), *frames.shape[:2]).sum(2)
@@ -188,16 +188,16 @@ class ClipLogits(nn.Module):
         super().__init__()
         self.scale, self.offset = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.0))
 
-    def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
+    def forward(self, clips: Embeddings, captions: Embedded) -> Tensor:
         return self.scale * (clips.values @ captions.values.T) + self.offset
 
 
 class FrameWeights(NamedTuple):
     """Log weights of labellings of R series of frames: the sum of all frames in moments, and of all starts and ends."""
 
-    scores: torch.Tensor  # (R, T), of a frame in a moment
-    enter: torch.Tensor  # of a moment's start, (), or (R, T) by frame
-    leave: torch.Tensor  # of a moment's end
+    scores: Tensor  # (R, T), of a frame in a moment
+    enter: Tensor  # of a moment's start, (), or (R, T) by frame
+    leave: Tensor  # of a moment's end
 
 
 class MomentScore(nn.Module):
@@ -212,13 +212,13 @@ class MomentScore(nn.Module):
         self.scale, self.offset = nn.Parameter(torch.tensor(SCALE)), nn.Parameter(torch.tensor(OFFSET))
         self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))
 
-    def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
+    def forward(self, clips: Embeddings, captions: Embedded) -> Tensor:
         if isinstance(clips, Ragged):
             parts = [(index, self._padded_scores(part, captions)) for index, part in clips.padded_parts()]
             return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
         return self._padded_scores(clips, captions)
 
-    def _padded_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
+    def _padded_scores(self, clips: Embedded, captions: Embedded) -> Tensor:
         lengths, frames, vectors = _counts(clips), self.vectors(clips.values), self._scaled(captions.values)
         columns = []
         for some in vectors.split(max(1, AT_ONCE // frames[..., 0].numel())):
@@ -227,7 +227,7 @@ class MomentScore(nn.Module):
             columns.append(scores.view(len(frames), -1))
         return torch.cat(columns, 1)
 
-    def clip_scores(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
+    def clip_scores(self, weights: FrameWeights, lengths: Tensor) -> Tensor:
         """Compute the log odds (R,) that there is a moment, log(Z - 1)."""
         log_z = log_partition(weights.scores, lengths, weights.enter, weights.leave).clamp(min=1e-30)
         return log_z + torch.log(-torch.expm1(-log_z))
@@ -236,7 +236,7 @@ class MomentScore(nn.Module):
         """Return the trained numbers that are in no layer, by name."""
         return {name: value.item() for name, value in self.named_parameters() if value.dim() == 0}
 
-    def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+    def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[Tensor, Tensor]:
         """Compare each clip's frames with the clip's only caption.
 
         Returns:
@@ -246,15 +246,15 @@ class MomentScore(nn.Module):
         frames, words = self.vectors(padded.values), self._scaled(captions.values)
         return torch.einsum("b...td,bd->b...t", frames, words), _counts(padded)
 
-    def weights(self, cosines: torch.Tensor) -> FrameWeights:
+    def weights(self, cosines: Tensor) -> FrameWeights:
         """Compute the weights of labellings from cosines."""
         return FrameWeights(self.scale * cosines + self.offset, self.enter, self.leave)
 
-    def vectors(self, frames: torch.Tensor) -> torch.Tensor:
+    def vectors(self, frames: Tensor) -> Tensor:
         """Return the vectors (B, ..., T, D) of frames that are compared with sentences."""
         return self._scaled(frames)
 
-    def _scaled(self, values: torch.Tensor) -> torch.Tensor:
+    def _scaled(self, values: Tensor) -> Tensor:
         return F.normalize(values, dim=-1) if self.unit_length else values
 
 
@@ -264,7 +264,7 @@ class FrameLogits(MomentScore):
     unit_length = False
     published_threshold = 0.3  # github.com/facebookresearch/perception_models, apps/pe
 
-    def clip_scores(self, weights: FrameWeights, lengths: torch.Tensor) -> torch.Tensor:
+    def clip_scores(self, weights: FrameWeights, lengths: Tensor) -> Tensor:
         mask = length_mask(lengths, weights.scores.shape[1])
         return weights.scores.masked_fill(~mask, -torch.inf).amax(1)
 
@@ -278,21 +278,21 @@ class BoundaryScore(MomentScore):
         super().__init__()
         self.rate, self.changes = nn.Parameter(torch.tensor(1.0)), nn.Linear(2 * dim, 2 * dim)
 
-    def weights(self, cosines: torch.Tensor) -> FrameWeights:
+    def weights(self, cosines: Tensor) -> FrameWeights:
         """Compute the weights from cosines (B, 3, T) of frames, starts and ends."""
         frames, entering, leaving = cosines.unbind(-2)
         steps = STEPS * self.rate
         scores, enter, leave = super().weights(frames)
         return FrameWeights(scores, enter + steps * entering, leave + steps * leaving)
 
-    def vectors(self, frames: torch.Tensor) -> torch.Tensor:
+    def vectors(self, frames: Tensor) -> Tensor:
         """Return unit vectors (B, 3, T, D): of a frame, of a start at it, of an end before it; zeros come first."""
         earlier = F.pad(frames, (0, 0, 1, 0))[:, :-1]
         entering, leaving = self.changes(torch.cat((frames - earlier, frames + earlier), -1)).chunk(2, -1)
         return self._scaled(torch.stack((frames, entering, leaving), 1))
 
 
-def _counts(series: Embeddings) -> torch.Tensor:
+def _counts(series: Embeddings) -> Tensor:
     if series.lengths is None:
         raise ValueError("this score needs one embedding per frame; use an encoder that returns series")
     return series.lengths
@@ -300,7 +300,7 @@ def _counts(series: Embeddings) -> torch.Tensor:
 
 def cosines_of_queries(
     score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     """Compare each query with the frames of its clip, `at_once` queries of similar clips at a time.
 
     Returns:

@@ -18,20 +18,19 @@ import math
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is 64 / 2^30
 
 # B recordings with a query each, T frames; scores e (B, T), lengths (B,) >= 1, enter and leave () or (B, T)
 
 
-def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
+def length_mask(lengths: Tensor, size: int) -> Tensor:
     """Return the mask (B, size) of padded series with `lengths` (B,): true up to each length."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
-def forward_weights(
-    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
-) -> torch.Tensor:
+def forward_weights(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor) -> Tensor:
     """Sum the weights of all labellings up to each frame; return the log sum per frame, in and outside a moment.
 
     This is the forward algorithm. A labelling gives every frame state 1 (in a moment) or 0. Its weight depends on
@@ -51,9 +50,7 @@ def forward_weights(
     return torch.stack(steps, 1)
 
 
-def log_partition(
-    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
-) -> torch.Tensor:
+def log_partition(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor) -> Tensor:
     """Compute log Z, (B,): Z is the total weight of all labellings. enter, leave: Weights of moment starts and ends.
 
     There are B recordings. A labelling gives every frame state 1 (in a moment) or 0. Its log weight is the sum of the
@@ -64,19 +61,19 @@ def log_partition(
     return _total_weight(forward_weights(scores, lengths, enter, leave))
 
 
-def _weight_at_step(transition: torch.Tensor, t: int) -> torch.Tensor:
+def _weight_at_step(transition: Tensor, t: int) -> Tensor:
     """Return the weight of a transition, () or (B,), at the step from frame t - 1 to frame t."""
     return transition if transition.dim() == 0 else transition[:, t]
 
 
 def raise_scores(
-    scores: torch.Tensor,
-    lengths: torch.Tensor,
-    enter: torch.Tensor,
-    leave: torch.Tensor,
+    scores: Tensor,
+    lengths: Tensor,
+    enter: Tensor,
+    leave: Tensor,
     probability: float,
     frame_share: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Raise the frame scores and the weights of moment starts until a moment has at least the given probability.
 
     Moment starts have the weights `enter`. The scores and `enter` are raised by the smallest constant d >= 0 that is
@@ -90,12 +87,12 @@ def raise_scores(
     """
     scores, enter, leave = scores.double(), enter.double(), leave.double()
 
-    def raise_by(rise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def raise_by(rise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the frame scores and `enter`, the weights of moment starts, raised by the constants `rise`, (B,)."""
         entered = enter if frame_share == 1 else (enter + (1 - frame_share) * rise[:, None]).expand_as(scores)
         return scores + frame_share * rise[:, None], entered
 
-    def is_probable(rise: torch.Tensor) -> torch.Tensor:
+    def is_probable(rise: Tensor) -> Tensor:
         """Return, (B,) bool, whether a moment is probable enough if scores are raised by the constants `rise`."""
         more, entered = raise_by(rise)
         return log_partition(more, lengths, entered, leave) >= -math.log1p(-probability)
@@ -110,7 +107,7 @@ def raise_scores(
     return raise_by(torch.where(is_enough, 0.0, high))
 
 
-def _total_weight(forward: torch.Tensor) -> torch.Tensor:
+def _total_weight(forward: Tensor) -> Tensor:
     """Return log Z, (B,), of the sum Z of the weights of all labellings. forward: (B, T, 2), from `forward_weights`.
 
     B: recordings; T: frames. The result is exact near 0, unlike the result of logsumexp in float32.
@@ -118,9 +115,7 @@ def _total_weight(forward: torch.Tensor) -> torch.Tensor:
     return torch.logaddexp(*forward[:, -1].unbind(-1))
 
 
-def log_likelihood(
-    scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
-) -> torch.Tensor:
+def log_likelihood(scores: Tensor, lengths: Tensor, labels: Tensor, enter: Tensor, leave: Tensor) -> Tensor:
     """Compute the log probability, (B,), of labels of frames. enter, leave: Weights of moment starts and ends.
 
     The probability is a labelling's weight divided by the sum of the weights of all labellings. labels: (B, T) bool for
@@ -134,7 +129,7 @@ def log_likelihood(
     return weight + entered + left - log_partition(scores, lengths, enter, leave)
 
 
-def _sum_of_steps(transition: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
+def _sum_of_steps(transition: Tensor, taken: Tensor) -> Tensor:
     """Return the sum (B,) of a transition's weights over the steps between frames where the mask `taken` is true."""
     if transition.dim() == 0:
         return transition * taken.sum(1)
@@ -149,12 +144,12 @@ class Posteriors(NamedTuple):
     j, both included, are one whole moment. Values of begin and end after a recording's end have no meaning.
     """
 
-    frames: torch.Tensor
-    begin: torch.Tensor
-    end: torch.Tensor
+    frames: Tensor
+    begin: Tensor
+    end: Tensor
 
 
-def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> Posteriors:
+def posteriors(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor) -> Posteriors:
     """Compute the probability of each frame to be in a moment, and of each range of frames to be a whole moment.
 
     Arguments as in forward_weights.
@@ -174,9 +169,7 @@ def posteriors(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor,
     return Posteriors(inside, before - torch.cat((zero, sums[:, :-1]), 1) - total[:, None], sums + behind)
 
 
-def _forward_and_backward(
-    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _forward_and_backward(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor) -> tuple[Tensor, Tensor]:
     """Sum the weights of all labellings up to each frame, and from each frame on; return both log sums, (B, T, 2).
 
     The arguments are those of forward_weights.

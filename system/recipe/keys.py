@@ -47,8 +47,8 @@ def _without_methods(source: str) -> Iterator[str]:
 
 def _classes(annotation: Any) -> Iterator[type[Strict]]:
     """Yield the classes of settings that an annotation allows."""
-    if annotation is ExpertSettings:
-        yield from map(kind_class, KINDS)
+    if isinstance(annotation, type) and issubclass(annotation, ExpertSettings) and inspect.isabstract(annotation):
+        yield from (kind for kind in map(kind_class, KINDS) if issubclass(kind, annotation))
     elif isinstance(annotation, type) and issubclass(annotation, Strict):
         yield annotation
     for one in get_args(annotation):

@@ -16,7 +16,7 @@ from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.audio.logmel import LogMelSlaney
-from system.audio.network import fast
+from system.audio.network import fast, pooled_over_time
 from system.audio.stored import Waveform
 from system.batches.items import Item
 from system.batches.loader import collate
@@ -25,7 +25,6 @@ from system.features.extract import Features
 from system.models.audio import PooledMlp
 from system.models.audio.segments import SegmentEncoder, Segments
 from system.models.batch import Series
-from system.models.layers import pooled_over_time
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

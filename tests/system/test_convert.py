@@ -11,7 +11,6 @@ from outcomes import refused
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.audio.tflite import read_layers
-from system.audio.yamnet import layer_shapes
 
 TFLITE = "data/yamnet/yamnet.tflite"
 
@@ -34,7 +33,6 @@ def test_yamnet_layers_have_documented_order_and_shapes(shared: Path) -> None:
     for one in described:
         assert list(layers[f"{one['idx']:02d}_w"].shape) == one["w_shape"]
         assert (f"{one['idx']:02d}_b" in layers) == one["has_bias"]
-    assert {name: layers[name].shape for name in layer_shapes()} == layer_shapes()
 
 
 @pytest.mark.slow
@@ -59,33 +57,18 @@ def test_damaged_and_foreign_tflite_files_are_refused(
     bad = tmp_path / "bad.tflite"
     with pytest.raises(KitError, match="such"):
         read_layers(bad)
-    for content in (b"", b"abc", b"<html>Not found</html>"):
+    for content in (b"", b"<html>Not found</html>", data[: len(data) // 3]):
         bad.write_bytes(content)
-        with pytest.raises(KitError, match="TensorFlow"):
-            read_layers(bad)
-    for length in (8, 100, len(data) // 3):
-        bad.write_bytes(data[:length])
-        with pytest.raises(KitError, match="truncated"):
+        with pytest.raises(KitError, match="public"):
             read_layers(bad)
     assert main(["convert", str(bad), "--out", str(tmp_path / "out.npz")]) == 1
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_tflite_of_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = dict(read_layers(shared / TFLITE))
-    del other["02_b"]
-    monkeypatch.setattr("system.audio.tflite._weights_and_biases", lambda *_: other.items())
-    with pytest.raises(KitError, match="yamnet"):
-        read_layers(shared / TFLITE)
-    other |= {"02_b": np.zeros(64), "20_w": np.zeros((1, 3, 3, 7))}
-    with pytest.raises(KitError, match="yamnet"):
-        read_layers(shared / TFLITE)
-
-
 def test_convert_without_tflite_package_names_the_install_command(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tflite", None)
-    with pytest.raises(KitError, match=r"needs the package tflite; install it with: pip install"):
+    with pytest.raises(KitError, match="pip install"):
         read_layers(shared / TFLITE)

@@ -14,9 +14,8 @@ from hub_models import hub_folder
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
-from system.audio.hub import HubLayers, PeAudio, read_pe_config, silence_transformers
+from system.audio.hub import HubLayers, PeAudio, PeTexts, read_pe_config, reading
 from system.models.text import PeAudioText
-from system.models.text.pe_audio import PeTexts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,7 +81,7 @@ def test_pe_audio_clip_and_frame_embeddings_match_transformers_5_0(folder: Path,
 def test_pe_audio_text_embedding_matches_transformers_5_0_before_the_final_norm(
     folder: Path, golden: dict[str, np.ndarray]
 ) -> None:
-    with silence_transformers():
+    with reading(folder):
         made = PeTexts.from_pretrained(folder, config=read_pe_config(folder)).eval()
     ids, mask = (torch.from_numpy(golden[f"pe_{name}"]).long() for name in ("ids", "attention_mask"))
     found = made(ids, mask).numpy()

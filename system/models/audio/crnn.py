@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field, field_validator
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from data_tools.settings import Name, Size
 from system.audio import Expert
 from system.audio.logmel import SILENCE, LogMelSlaney
+from system.audio.network import pooled_over_time
 from system.compute.device import on_device
 from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.batch import Series
 from system.models.embeddings import Embedded, join_embeddings
-from system.models.layers import pooled_over_time
 
 # B clips, T frames, E embedding
 
@@ -40,7 +40,7 @@ class GruSettings(AudioSettings):
             said = f"the GRU returns 2 x {self.hidden} values, but text embeddings have {out}"
             yield "hidden", f"{said}; set hidden to {out // 2}"
 
-    def embedded(self, series: torch.Tensor, lengths: torch.Tensor) -> Embedded:
+    def embedded(self, series: Tensor, lengths: Tensor) -> Embedded:
         """Scale frames to length 1, or their mean."""
         lengths = on_device(lengths, series.device)
         if self.embedding == "mean":
@@ -74,7 +74,7 @@ class Crnn(GruSettings):
     dropout: float = Field(ge=0, lt=1)  # after the convolutions
     embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
-    depends_on_batch: ClassVar[bool] = True
+    depends_on_batch: ClassVar = True
 
     @property
     def trained_parts(self) -> dict[str, bool]:
@@ -129,7 +129,7 @@ class CrnnEncoder(AudioEncoder):
             found.append(self.settings.embedded(frames, lengths[rows].clamp(min=MIN_FRAMES)))
         return join_embeddings(found, order)
 
-    def _frames(self, values: torch.Tensor) -> torch.Tensor:
+    def _frames(self, values: Tensor) -> Tensor:
         """Embed the frames of clips of equal length, at least 4."""
         values = F.pad(values.float(), (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])), value=SILENCE)
         hidden, _ = self.gru(self.cnn(values[:, None]).transpose(1, 2).flatten(2))

@@ -4,16 +4,17 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from data_tools.settings import Depth, Name, Size
 from system.audio import Expert
+from system.audio.network import pooled_over_time
 from system.compute.device import on_device, suited_to
 from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.base import Heads
 from system.models.batch import Series
 from system.models.embeddings import Embedded
-from system.models.layers import SeriesEncoder, masked_mean, mlp, pooled_over_time
+from system.models.layers import SeriesEncoder, mlp
 from system.moments.labellings import length_mask
 
 # B clips, T frames, D values in a frame, E embedding
@@ -67,7 +68,7 @@ class FrameTransformer(SeriesSettings):
     experts: OneExpert  # one expert, by any name
     embedding: Literal["frames"]  # one vector per frame
 
-    embeds_series: ClassVar[bool] = True
+    embeds_series: ClassVar = True
 
     @property
     def trained_parts(self) -> dict[str, bool]:
@@ -97,7 +98,7 @@ class PooledMlp(AudioSettings):
         return PooledMlpEncoder(self, out)
 
 
-def encode_windows(project: nn.Module, encoder: nn.Module, window: int, series: Series) -> torch.Tensor:
+def encode_windows(project: nn.Module, encoder: nn.Module, window: int, series: Series) -> Tensor:
     """Encode series in independent windows: (B, T, width); results for padding must not be used."""
     values, lengths = series
     windows = []
@@ -118,15 +119,15 @@ class ExpertHead(nn.Module):
         self.encoder = settings.encoder()
         self.out = nn.Linear(settings.width, out)
 
-    def forward(self, series: Series) -> torch.Tensor:
+    def forward(self, series: Series) -> Tensor:
         order, device = series.lengths.argsort(stable=True), series.values.device  # so that little is padding
         parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
-        result: torch.Tensor = self.out(torch.cat(parts)[on_device(order.argsort(), device)])
+        result: Tensor = self.out(torch.cat(parts)[on_device(order.argsort(), device)])
         return result
 
-    def _pooled(self, series: Series) -> torch.Tensor:
+    def _pooled(self, series: Series) -> Tensor:
         encoded = encode_windows(self.project, self.encoder, self.window, series)
-        return masked_mean(encoded, on_device(length_mask(series.lengths, encoded.shape[1]), encoded.device))
+        return pooled_over_time(encoded, on_device(series.lengths, encoded.device), "mean")
 
 
 class ExpertHeadsEncoder(AudioEncoder):

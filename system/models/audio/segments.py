@@ -6,16 +6,17 @@ source always computes three, and leaves empty ones out of the mean). With 16 bi
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, ValidationError, model_validator
-from torch import nn
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from data_tools.errors import KitError
 from data_tools.settings import Size, mistakes
-from system.audio import Expert
+from system.audio import read_settings
 from system.audio.base import Need
 from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_length
 from system.audio.stored import FULL_SCALE, Waveform
@@ -23,6 +24,8 @@ from system.compute.device import on_device, suited_to
 from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.batch import Series
 from system.models.embeddings import Embedded
+from system.models.layers import head
+from system.moments.labellings import length_mask
 from system.moments.windows import Grid
 
 # B clips, N samples, S segments of all clips, L frames, D values
@@ -34,7 +37,8 @@ class Segments(AudioSettings):
     """
 
     kind: Literal["segments"]
-    network: Expert  # an audio network; its segment_seconds and output determine what is computed
+    # an audio network; its segment_seconds and output determine what is computed
+    network: Annotated[SerializeAsAny[AudioNetwork], BeforeValidator(read_settings)]
     trainable: bool  # false: frozen, and computed again for each batch
     max_seconds: float = Field(gt=0)  # training uses a random part of longer clips, ranking the whole clip
     pooling: Literal["mean", "seconds", "attention"] = "mean"  # of a clip's segments; seconds: weighted by them
@@ -44,18 +48,11 @@ class Segments(AudioSettings):
     file_settings = frozenset({"network.weights"})
 
     @model_validator(mode="after")
-    def _require_trainable_network(self) -> Self:
-        if not isinstance(self.network, AudioNetwork):
-            raise cast(ValidationError, mistakes([(("network",), "this kind has no layers; name an audio network")]))
+    def _require_training_without_weights(self) -> Self:
         if not self.trainable and self.network.weights is None:
             said = "a network without published weights must be trained; set trainable: true, or name its weights"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))
         return self
-
-    @property
-    def audio_network(self) -> AudioNetwork:
-        assert isinstance(self.network, AudioNetwork)
-        return self.network
 
     @property
     def experts(self) -> dict[str, Waveform]:
@@ -68,7 +65,7 @@ class Segments(AudioSettings):
 
     @property
     def embeds_series(self) -> bool:
-        return self.audio_network.output == "frames"
+        return self.network.output == "frames"
 
     @property
     def frame_grid(self) -> Grid | None:
@@ -77,7 +74,7 @@ class Segments(AudioSettings):
 
     @property
     def depends_on_batch(self) -> bool:
-        return self.trainable and self.audio_network.mixes_batch
+        return self.trainable and self.network.mixes_batch
 
     @property
     def trained_parts(self) -> dict[str, bool]:
@@ -85,31 +82,25 @@ class Segments(AudioSettings):
 
     @property
     def is_published(self) -> bool:
-        return self.audio_network.weights is not None and self.head == "none" and self.pooling != "attention"
+        return self.network.weights is not None and self.head == "none" and self.pooling != "attention"
 
     @property
     def trained_on_captions(self) -> bool:
-        return self.audio_network.weights is not None and self.audio_network.trained_on_captions
+        return self.network.weights is not None and self.network.trained_on_captions
 
     def needs(self) -> list[Need]:
         return [need._replace(setting=f"network.{need.setting}") for need in self.network.needs()]
 
-    def require_files(self) -> None:
-        self.network.require_files()
-
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        if self.max_seconds < (self.audio_network.segment_seconds or 0):
+        if self.max_seconds < (self.network.segment_seconds or 0):
             yield "max_seconds", "max_seconds must be at least segment_seconds, so that a training clip fills a segment"
         if self.head == "none" and self.hidden is not None:
             yield "head", "`head: none` adds no layer, but `hidden` sets its size; remove hidden, or set head: linear"
-        if self.head == "none" and self.audio_network.dim_known and self.network.dim != out:
-            yield (
-                "head",
-                f"`head: none` needs vectors as long as text embeddings, but they have {self.network.dim} values and "
-                f"text embeddings {out}; set head: linear",
-            )
 
     def build(self, out: int) -> "SegmentEncoder":
+        if self.head == "none" and self.network.dim != out:
+            said = f"vectors of {self.network.dim} values, but text embeddings have {out}"
+            raise KitError(f"audio.network gives {said}; set audio.head to linear")
         return SegmentEncoder(self, out)
 
     def file_checksums(self) -> dict[str, str]:
@@ -131,15 +122,13 @@ class SegmentEncoder(AudioEncoder):
 
     def __init__(self, settings: Segments, out: int) -> None:
         super().__init__()
-        self.settings, net = settings, settings.audio_network
+        self.settings, net = settings, settings.network
         self.network = net.layers().requires_grad_(settings.trainable)
         self.size = round(net.segment_seconds * net.rate) if net.segment_seconds else None
         self.shortest = round(net.seconds[0] * net.rate)
         self.attention = nn.Linear(net.dim, 1) if settings.pooling == "attention" else None
-        layers: list[nn.Module] = [nn.Linear(net.dim, settings.hidden), nn.ReLU()] if settings.hidden else []
-        if settings.head == "linear":
-            layers.append(nn.Linear(settings.hidden or net.dim, out))
-        self.head = nn.Sequential(*layers)
+        layer = head(net.dim, settings.hidden, out) if settings.head == "linear" else nn.Sequential()
+        self.head = layer if isinstance(layer, nn.Sequential) else nn.Sequential(layer)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode. A frozen network stays in evaluation mode."""
@@ -148,63 +137,54 @@ class SegmentEncoder(AudioEncoder):
         return self
 
     def load_pretrained(self) -> None:
-        self.settings.audio_network.load_into(self.network)
+        self.settings.network.load_into(self.network)
 
     def save_assets(self, folder: Path) -> None:
         self.network.save_assets(folder)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        """Embed the clips of a batch."""
         waves = audio["waveform"]
         if self.training:  # batches are already cut; other input is not
             waves = random_parts(waves, self.settings.training_frames)
-        parts = cut(waves, self.size or max(self.shortest, waves.values.shape[1]))
-        if self.settings.embeds_series:
-            return self._join(parts, len(waves.lengths))
-        vectors = torch.cat([self.network(*self._input(parts, rows)).float() for rows in self._groups(parts)])
-        order = torch.cat([torch.as_tensor(rows) for rows in self._groups(parts)])
-        vectors = vectors[on_device(order.argsort(), vectors.device)]
-        return Embedded(self.head(self._pool(vectors, parts, len(waves.lengths))))
+        segments, lengths, counts = cut(waves, self.size or max(self.shortest, waves.values.shape[1]))
+        found: dict[int, Tensor] = {}  # the vector (D,), or frames (L, D), by segment
+        for rows in self._groups(lengths.tolist()):
+            size = self.size or max(self.shortest, int(lengths[rows].max()))
+            part = (segments if len(rows) == len(lengths) else segments[rows])[:, :size].float() / FULL_SCALE
+            of_part = on_device(lengths[rows], part.device)
+            if self.settings.embeds_series:
+                frames, sizes = self.network.frames(part, of_part)
+                found |= {row: one[:size] for row, one, size in zip(rows, frames, sizes.tolist(), strict=True)}
+            else:
+                found |= zip(rows, self.network(part, of_part).float(), strict=True)
+        ordered = [found[row] for row in range(len(lengths))]
+        if not self.settings.embeds_series:
+            return Embedded(self.head(self._pool(torch.stack(ordered), lengths, counts)))
+        parts = iter(ordered)
+        series = [torch.cat([next(parts) for _ in range(count)]) for count in counts]
+        sizes = torch.tensor([len(one) for one in series], device=segments.device)
+        return Embedded(self.head(pad_sequence(series, batch_first=True)), sizes)
 
-    def _groups(self, parts: "Parts") -> list[list[int]]:
+    def _groups(self, lengths: list[int]) -> list[list[int]]:
         """Return the segments that are computed together: in evaluation those of one length, padded or not."""
-        lengths = parts.lengths.tolist()
         if self.training:
             return [list(range(len(lengths)))]
         padded = [self.size or max(self.shortest, length) for length in lengths]
-        at_once = suited_to(parts.waves.device, SECONDS_AT_ONCE) * self.settings.network.rate
+        at_once = suited_to(next(self.parameters()).device, SECONDS_AT_ONCE) * self.settings.network.rate
         return list(groups_of_equal_length(padded, at_once))
 
-    def _input(self, parts: "Parts", rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the samples and the lengths of some segments, as the network needs them."""
-        lengths = parts.lengths[rows]
-        size = self.size or max(self.shortest, int(lengths.max()))
-        waves = parts.waves if len(rows) == len(parts.lengths) else parts.waves[rows]
-        return waves[:, :size].float() / FULL_SCALE, on_device(lengths, parts.waves.device)
-
-    def _pool(self, vectors: torch.Tensor, parts: "Parts", clips: int) -> torch.Tensor:
-        """Average the vectors (S, D) of each clip's segments; (B, D)."""
-        clip = on_device(parts.clips, vectors.device)
-        weights = torch.ones_like(vectors[:, :1])
+    def _pool(self, vectors: Tensor, lengths: Tensor, counts: list[int]) -> Tensor:
+        """Average the vectors (S, D) of each clip's segments, weighted by the softmax of scores; (B, D)."""
+        scores = torch.zeros_like(vectors[:, :1])
         if self.settings.pooling == "seconds":
-            weights = on_device(parts.lengths[:, None] / parts.lengths.max(), vectors.device)
+            scores = on_device(lengths[:, None].float().log(), vectors.device)
         if self.attention is not None:
             scores = self.attention(vectors).float()
-            highest = scores.new_full((clips, 1), -torch.inf).scatter_reduce(0, clip[:, None], scores.detach(), "amax")
-            weights = (scores - highest[clip]).exp()
-        total = weights.new_zeros(clips, 1).index_add(0, clip, weights)
-        return vectors.new_zeros(clips, vectors.shape[1]).index_add(0, clip, vectors * weights) / total
-
-    def _join(self, parts: "Parts", clips: int) -> Embedded:
-        """Join the frames of each clip's segments."""
-        found: dict[int, torch.Tensor] = {}
-        for rows in self._groups(parts):
-            frames, counts = self.network.frames(*self._input(parts, rows))
-            found |= {row: one[:count] for row, one, count in zip(rows, frames, counts.tolist(), strict=True)}
-        of = parts.clips.tolist()
-        series = [torch.cat([found[row] for row in range(len(of)) if of[row] == clip]) for clip in range(clips)]
-        lengths = torch.tensor([len(one) for one in series], device=parts.waves.device)
-        return Embedded(self.head(pad_sequence(series, batch_first=True)), lengths)
+        padded, padded_scores = (
+            pad_sequence(one.split(counts), batch_first=True, padding_value=value)
+            for one, value in ((vectors, 0.0), (scores, -torch.inf))
+        )
+        return (padded_scores.softmax(1) * padded).sum(1)
 
     def parts(self) -> dict[str, nn.Module]:
         return {"network": self.network, "head": nn.ModuleList(filter(None, (self.attention, self.head)))}
@@ -220,22 +200,17 @@ def random_parts(waves: Series, most: int) -> Series:
     return Series(waves.values.gather(1, at[..., None]), waves.lengths.clamp(max=most))
 
 
-class Parts(NamedTuple):
-    """Segments of clips: waves (S, size); on the CPU, their lengths (S,) and the ascending index (S,) of each clip."""
+def cut(waves: Series, size: int) -> tuple[Tensor, Tensor, list[int]]:
+    """Cut padded clips into segments of `size` samples; the last one of a clip is padded with silence.
 
-    waves: torch.Tensor
-    lengths: torch.Tensor
-    clips: torch.Tensor
-
-
-def cut(waves: Series, size: int) -> Parts:
-    """Cut padded clips into segments of `size` samples; the last one of a clip is padded with silence."""
+    Returns:
+        The segments (S, size), clip after clip; on the CPU, their lengths (S,); and the segments of each clip.
+    """
     counts = (waves.lengths + size - 1) // size
-    values = F.pad(waves.values[..., 0], (0, max(0, int(counts.max()) * size - waves.values.shape[1])))
-    clips = torch.arange(len(counts)).repeat_interleave(counts)
-    number = torch.arange(len(clips)) - (counts.cumsum(0) - counts)[clips]
-    lengths = (waves.lengths[clips] - number * size).clamp(max=size)
-    segments = values[:, : int(counts.max()) * size].unflatten(1, (-1, size))
-    segments = segments[on_device(clips, values.device), on_device(number, values.device)]
-    silent = torch.arange(size, device=values.device) >= on_device(lengths[:, None], values.device)
-    return Parts(segments.masked_fill(silent, 0), lengths, clips)
+    most = int(counts.max())
+    values = F.pad(waves.values[..., 0], (0, max(0, most * size - waves.values.shape[1])))
+    clips, numbers = length_mask(counts, most).nonzero(as_tuple=True)
+    lengths = (waves.lengths[clips] - numbers * size).clamp(max=size)
+    segments = values[:, : most * size].unflatten(1, (most, size))
+    segments = segments[on_device(clips, values.device), on_device(numbers, values.device)]
+    return segments, lengths, counts.tolist()

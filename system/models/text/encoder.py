@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from data_tools.words import words_of
 from system.compute.device import suited_to
@@ -58,7 +58,7 @@ class TextEncoder(nn.Module, ABC):
     counts_padding = False  # whether padding of a training batch counts as words
     caches_texts = True  # false for private queries, which must not be stored
     vocabulary: list[str] | None = None  # words that the encoder was built for, in order
-    _marker: torch.Tensor
+    _marker: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class TextEmbeddings(TextSettings):
     head: Literal["none", "linear"] = "none"  # linear: a trained layer to `dim`
     model: Text  # that computed them, as declared in a package
 
-    file_settings: ClassVar[frozenset[str]] = frozenset({"files", "queries"})
+    file_settings: ClassVar = frozenset({"files", "queries"})
 
     @property
     def is_trained(self) -> bool:

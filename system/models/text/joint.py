@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from data_tools.classify.embed import position_count
-from data_tools.classify.model_files import fetch
-from data_tools.errors import KitError, first_line
+from data_tools.errors import KitError
 from data_tools.files import read_json
 from system.models.text.published import PublishedText
 
 # N texts, L tokens, D values of an embedding
 
 CLAP_TOKENS = 77
+KIND = "text model"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the library makes an empty tokenizer
 
 
@@ -31,8 +31,7 @@ class Clap(PublishedText):
     def load(self) -> "JointTexts":
         from transformers import ClapTextModelWithProjection
 
-        tokenizer, network = load_side(self.model, ("clap", "clap_text_model"), ClapTextModelWithProjection)
-        return JointTexts(tokenizer, network, CLAP_TOKENS)
+        return JointTexts(self.model, ("clap", "clap_text_model"), ClapTextModelWithProjection, longest=CLAP_TOKENS)
 
 
 class PeAudioText(PublishedText):
@@ -44,15 +43,13 @@ class PeAudioText(PublishedText):
 
     kind: Literal["pe_audio"]
 
-    frozen_scores: ClassVar[tuple[str, ...]] = ("dot_product", "frame_dot_products")
+    frozen_scores: ClassVar = ("dot_product", "frame_dot_products")
 
     def load(self) -> "JointTexts":
-        from system.audio.hub import read_pe_config
-        from system.models.text.pe_audio import PeTexts
+        from system.audio.hub import PeTexts, read_pe_config, require_type
 
         types = ("pe_audio", "pe_audio_video")
-        tokenizer, network = load_side(self.model, types, PeTexts, lambda: read_pe_config(fetch(self.model)))
-        return JointTexts(tokenizer, network, None)
+        return JointTexts(self.model, types, PeTexts, config=read_pe_config(require_type(self.model, types, KIND)))
 
 
 class JointTexts(nn.Module):
@@ -61,21 +58,40 @@ class JointTexts(nn.Module):
     prompts: ClassVar[dict[str, str]] = {}
     default_prompt_name = None
 
-    def __init__(self, tokenizer: Any, network: Any, longest: int | None) -> None:
+    def __init__(self, name: str, types: tuple[str, ...], model: Any, longest: int = 1 << 20, **settings: Any) -> None:
+        """Load the tokenizer and the text side of a model.
+
+        Args:
+            types: Possible model types in config.json.
+            model: Class of the text side in transformers.
+            longest: Most tokens of a text, if the model does not say less.
+
+        Raises:
+            KitError: Another model, a tokenizer or weights are missing, or a file is damaged.
+        """
+        from transformers import AutoTokenizer
+
+        from system.audio.hub import load_model, reading, require_type
+
         super().__init__()
-        self.tokenizer, self.network = tokenizer, network
-        limits = (tokenizer.model_max_length, position_count(getattr(network, "text_model", network)), longest)
-        self.longest = min(limit for limit in limits if limit is not None)
+        folder = require_type(name, types, KIND)
+        if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
+            raise KitError(f"text model {folder} has no tokenizer file, such as tokenizer.json; download it again")
+        with reading(folder):
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self.network = load_model(model, folder, **settings)
+        positions = position_count(getattr(self.network, "text_model", self.network)) or longest
+        self.longest = min(longest, positions, self.tokenizer.model_max_length)
 
     def get_embedding_dimension(self) -> int:
         config = self.network.config
         return int(getattr(config, "projection_dim", 0) or config.text_config.hidden_size)
 
-    def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, torch.Tensor]:
+    def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, Tensor]:
         inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=self.longest, return_tensors="pt")
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
-    def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         found = self.network(**inputs)
         return {"sentence_embedding": found if torch.is_tensor(found) else found.text_embeds}
 
@@ -92,38 +108,3 @@ class JointTexts(nn.Module):
         if self.logit_numbers is not None:  # a PE model is opened as a whole one
             config = Path(path) / "config.json"
             config.write_text(json.dumps(read_json(config) | {"architectures": ["PeAudioModel"]}), encoding="utf-8")
-
-
-def load_side(name: str, types: tuple[str, ...], network: Any, config: Any = None) -> tuple[Any, Any]:
-    """Load the tokenizer and the text side of a model, in float32 on the CPU.
-
-    Args:
-        name: Folder or hub name.
-        types: Possible model types in config.json.
-        network: Class of the text side.
-        config: Reads its settings, if the library cannot.
-
-    Raises:
-        KitError: Another model, a tokenizer or weights are missing, or a file is damaged.
-    """
-    from transformers import AutoTokenizer
-
-    from system.audio.hub import silence_transformers
-
-    folder = fetch(name)
-    if (found := read_json(folder / "config.json").get("model_type")) not in types:
-        raise KitError(f"text model {name!r} has model_type {found}, not {types[0]}; set another kind of text encoder")
-    if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
-        raise KitError(f"text model {folder} has no tokenizer file, such as tokenizer.json; download it again")
-    try:
-        with silence_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            settings: dict[str, Any] = {} if config is None else {"config": config()}
-            settings |= {"dtype": torch.float32, "output_loading_info": True}
-            model, said = network.from_pretrained(folder, trust_remote_code=False, **settings)
-    except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
-        raise KitError(f"text model {name!r} cannot be loaded ({first_line(error)}); download it again") from error
-    if missing := sorted({*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))}):
-        named = f"{missing[0]} and {len(missing) - 1} others"
-        raise KitError(f"text model {name!r} has no weights for {named}; download it again")
-    return tokenizer, model

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 import numpy as np
 import torch
 from pydantic import Field, ValidationError, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from data_tools.classify.embed import limit_length, load_sentence_transformer, model_fingerprint
 from data_tools.classify.model_files import fetch
@@ -43,7 +43,7 @@ class PublishedText(TextSettings):
     dim: Size  # D, of an embedding
     head: Literal["linear", "none"] = "linear"  # none: the model's vectors, which must have `dim` values
 
-    file_settings: ClassVar[frozenset[str]] = frozenset({"model"})
+    file_settings: ClassVar = frozenset({"model"})
 
     @model_validator(mode="after")
     def _require_head_for_hidden(self) -> Self:
@@ -151,12 +151,12 @@ class PublishedEncoder(TextEncoder):
             name = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
             self.bank = Bank(banks / f"text-{name}", size, "float32", facts)
 
-    def vectors(self, texts: Sequence[str]) -> torch.Tensor:
+    def vectors(self, texts: Sequence[str]) -> Tensor:
         """Compute the model's vectors (N, V) of cleaned texts of similar length."""
         network = self.trained if self.trained is not None else self._frozen[0].to(self.device)
         inputs = network.preprocess(list(texts), prompt=self._prompt)
         inputs = {name: on_device(one, self.device) if torch.is_tensor(one) else one for name, one in inputs.items()}
-        found: torch.Tensor = network(inputs)["sentence_embedding"]
+        found: Tensor = network(inputs)["sentence_embedding"]
         return found
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
@@ -206,7 +206,7 @@ def text_key(text: str) -> str:
 
 @torch.no_grad()
 def store_vectors(
-    bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], by_model: str
+    bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], Tensor], by_model: str
 ) -> None:
     """Store the vectors of texts, by key, that are missing in a bank; an interruption loses STORED_AT_ONCE at most."""
     missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))

@@ -10,10 +10,11 @@ from torch import nn
 
 from data_tools.settings import Depth, Size
 from data_tools.words import words_of
+from system.audio.network import pooled_over_time
 from system.compute.device import on_device
 from system.models.base import Heads
 from system.models.embeddings import Embedded
-from system.models.layers import SeriesEncoder, masked_mean
+from system.models.layers import SeriesEncoder
 from system.models.text.encoder import TextEncoder, TextSettings
 from system.moments.labellings import length_mask
 
@@ -32,7 +33,7 @@ class Transformer(TextSettings):
     max_words: Size  # of a caption; later words are ignored
     dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
 
-    reads_vocabulary: ClassVar[bool] = True
+    reads_vocabulary: ClassVar = True
 
     def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
         return TransformerEncoder(self, vocabulary)
@@ -61,8 +62,9 @@ class TransformerEncoder(TextEncoder):
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
         numbers = [torch.tensor(self.word_numbers(text) or [0]) for text in texts]
         filled = on_device(nn.utils.rnn.pad_sequence(numbers, batch_first=True), self.device)
-        mask = on_device(length_mask(torch.tensor([len(n) for n in numbers]), filled.shape[1]), self.device)
-        return Embedded(self.out(masked_mean(self.encoder(self.words(filled), mask), mask)))
+        lengths = on_device(torch.tensor([len(n) for n in numbers]), self.device)
+        encoded = self.encoder(self.words(filled), length_mask(lengths, filled.shape[1]))
+        return Embedded(self.out(pooled_over_time(encoded, lengths, "mean")))
 
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if not self.word_numbers(text)]

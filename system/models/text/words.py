@@ -44,7 +44,7 @@ class WordVectors(TextSettings):
     dim: Size  # D of the file, checked when it is read
     embedding: Literal["words", "mean"]  # one vector per word, or their mean
 
-    file_settings: ClassVar[frozenset[str]] = frozenset({"vectors"})
+    file_settings: ClassVar = frozenset({"vectors"})
 
     @property
     def embeds_series(self) -> bool:
