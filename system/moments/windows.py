@@ -1,7 +1,4 @@
-"""Windows from frames, and labels from windows.
-
-Compute windows of a recording, in seconds, from scores of its frames; and labels of frames from windows.
-"""
+"""Windows of a recording, in seconds, from scores of its frames; and labels of frames from windows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -14,7 +11,6 @@ from data_tools.settings import Positive, Strict
 # T frames, W windows
 
 CANDIDATES = 256  # windows considered first; more if too many of them overlap
-FIRST_ROWS = 256  # first frames whose windows are compared first; more if others may be better
 IOU = 0.7  # of R1@0.7
 OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows considers
 DIGITS = 4  # of seconds
@@ -131,54 +127,41 @@ class WindowScores(NamedTuple):
 
 
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return windows of highest score, best first, with little overlap. edges: Frame starts, last frame's end.
+    """Return at least one window, of highest score, best first, with little overlap.
 
-    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) for T frames, in seconds. decoding:
-    Number of windows, allowed overlap, and rounding. At least one window is returned. Windows with equal scores are
-    ordered by their start, then by their length. Raises ValueError if no score is finite.
+    Windows with equal scores are ordered by their start, then by their length.
+
+    Args:
+        edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
+
+    Raises:
+        ValueError: No score is finite.
     """
+    bounds = np.where(edges[1:] > edges[:-1], scores.best_score_per_start(), -np.inf)
+    if not np.isfinite(bounds).any():
+        raise ValueError("no window can be chosen, since no score is finite; check the model's weights")
     count = CANDIDATES
     while True:
-        rows, columns, chosen = _find_highest(scores, edges, count)
+        # The `count` best windows begin with frames that have the `count` best bounds.
+        rows = np.flatnonzero((bounds >= _nth_highest(bounds, count)) & (bounds > -np.inf))
+        table = scores.rows(rows)
+        first, last = np.nonzero((table >= _nth_highest(table, count)) & (table > -np.inf))
+        chosen = table[first, last]
         order = np.argsort(-chosen, kind="stable")
-        starts, ends = edges[rows[order]], edges[columns[order] + 1]
-        found = _select_windows(starts, ends, chosen[order], edges[-1], decoding)
+        windows = np.stack([edges[rows[first]], edges[last + 1]], 1)[order]
+        found = _select_windows(windows, chosen[order], edges[-1], decoding)
         if len(found) == decoding.windows or len(chosen) < count:
             return found
         count *= 4
 
 
-def _find_highest(scores: WindowScores, edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the `count` windows with the highest scores; return their first frames, last frames and scores.
-
-    edges: (T + 1,) starts of the T frames and end of the last frame, in seconds.
-    More than `count` windows are returned if several have the lowest of these scores. The three arrays, (W,) for W
-    windows, are ordered by the first frame, then by the last frame.
-    """
-    bounds = scores.best_score_per_start()
-    if not np.isfinite(bounds).any():
-        raise ValueError("no window can be chosen, since no score is finite; check the model's weights")
-    order, size = np.argsort(-bounds, kind="stable"), FIRST_ROWS
-    while True:
-        rows = np.sort(order[:size])
-        table = scores.rows(rows)
-        table[edges[1:] <= edges[rows, None]] = -np.inf
-        threshold = -np.inf if table.size <= count else np.partition(table, table.size - count, None)[-count]
-        needed = int((bounds >= threshold).sum())  # rows that may have one of the highest scores
-        if needed <= size:
-            found, columns = np.nonzero((table >= threshold) & (table > -np.inf))
-            return rows[found], columns, table[found, columns]
-        size = needed
+def _nth_highest(values: np.ndarray, n: int) -> float:
+    return -np.inf if values.size <= n else float(np.partition(values, values.size - n, None)[-n])
 
 
-def _select_windows(
-    starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding
-) -> list[Found]:
-    """Select windows, best first, that do not overlap a better window too much. last: Recording's end in seconds.
-
-    starts, ends, scores: (W,) starts, ends and scores of the W windows, best first.
-    """
-    windows = np.stack([starts, ends], 1).round(DIGITS)
+def _select_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+    """Select windows (W, 2), best first, with little overlap. last: End of the recording in seconds."""
+    windows = windows.round(DIGITS)
     if decoding.round_to is not None:
         windows = _round_edges(windows, last, decoding.round_to)
     remaining = np.ones(len(windows), bool)
@@ -217,71 +200,57 @@ def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decodi
     the end of the last one.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
-    return np.array([[window.start, window.end] for window in best_windows(scores, edges, wide)])
+    return np.array(best_windows(scores, edges, wide))[:, :2]
 
 
-def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Compute per window the chance that a moment has an IoU >= 0.7 with it. edges: Frame starts, last frame's end.
+def similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the last frames of the moments that have an IoU >= 0.7 with each window.
 
-    windows: (C, 2) starts and ends of C windows in seconds. scores: For every range of frames, the log probability that
-    it is one whole moment; -inf: impossible. edges: (T + 1,) for T frames, in seconds. Returns: (C,) probabilities in
-    [0, 1].
-    The probabilities of all such moments are added: moments of a query do not overlap, but two moments with such an IoU
-    would, so that at most one of them is real. The part of a window after the last edge, due to rounding, does not
-    count.
-    """
-    found = np.array([block.sum() for _, _, block in _similar_moments(windows, scores, edges)])
-    return found.clip(0.0, 1.0)
-
-
-def _similar_moments(
-    windows: np.ndarray, scores: WindowScores, edges: np.ndarray
-) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
-    """Yield for each window the first frames, last frames and probabilities of moments with an IoU >= 0.7 with it.
-
-    The first of these three values is the R first frames of such moments, (R,). The second is a slice with their C
-    possible last frames. The third is the probability (R, C) of the moment from each first to each last frame,
-    or 0 if the moment's IoU with the window is lower. edges: (T + 1,) starts of the T frames and end of the last one,
-    in seconds.
-    """
-    firsts, behinds = _similar_ranges(windows, edges)
-    frames = np.arange(scores.size)
-    for first, behind in zip(firsts, behinds, strict=True):
-        rows = np.flatnonzero(behind > first)
-        columns = slice(int(first[rows].min()), int(behind[rows].max())) if len(rows) else slice(0, 0)
-        block, last = np.exp(scores.rows(rows, columns)), frames[columns]
-        block[(last < first[rows, None]) | (last >= behind[rows, None])] = 0.0
-        yield rows, columns, block
-
-
-def _similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find, per window and first frame, the last frames of all moments that have an IoU >= 0.7 with the window.
-
-    windows: (C, 2) starts and ends of C windows in seconds. edges: (T + 1,) starts of the T frames and end of the last
-    frame, in seconds. Returns: Two arrays (C, T). Moments that begin with frame i, and have this IoU with window c, end
-    with a frame in some range. The arrays have, at (c, i), the first frame of this range, and the frame after its end;
-    both are equal if there is no such moment.
+    Returns:
+        By window and first frame of a moment, (C, T) each: the first of these last frames, and the one behind them.
     """
     start, end = windows[:, :1], windows[:, 1:].clip(max=edges[-1])
     later, earlier = np.maximum(start, edges[:-1]), np.minimum(start, edges[:-1])  # (C, T) of it and of a frame's start
     shortest, longest = later + IOU * (end - earlier), earlier + (end - later) / IOU  # ends for which the IoU is enough
     first = edges[1:].searchsorted(shortest - 1e-9)
-    behind = np.maximum(edges[1:].searchsorted(longest + 1e-9, side="right"), first)
-    return first, np.where(shortest <= end + 1e-9, behind, first)
+    behind = np.where(shortest <= end + 1e-9, edges[1:].searchsorted(longest + 1e-9, side="right"), first)
+    return first, behind
 
 
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Return three sums per window, over moments with an IoU >= 0.7: weighted starts, weighted ends, and weights.
+    """Sum over the moments that have an IoU >= 0.7 with each window: their starts, their ends, and 1.
 
-    windows: (C, 2) starts and ends of C windows in seconds. scores: For every range of frames, the log probability that
-    it is one whole moment. edges: (T + 1,) starts of the T frames and end of the last one, in seconds. Returns: (C, 3),
-    where the weight of a possible moment is its probability.
+    A moment, from any frame to any later one, is weighted by its probability.
+
+    Args:
+        windows: (C, 2) starts and ends in seconds.
+        scores: Log probabilities that frames are one whole moment; -inf: impossible.
+        edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
+
+    Returns:
+        (C, 3).
     """
-    similar = _similar_moments(windows, scores, edges)
-    sums = [
-        (block.sum(1) @ edges[rows], block.sum(0) @ edges[1:][columns], block.sum()) for rows, columns, block in similar
-    ]
-    return np.array(sums).reshape(-1, 3)
+    firsts, behinds = similar_ranges(windows, edges)
+    frames, sums = np.arange(scores.size), np.zeros((len(windows), 3))
+    for first, behind, total in zip(firsts, behinds, sums, strict=True):
+        rows = np.flatnonzero(behind > first)
+        if len(rows):
+            columns = slice(int(first[rows].min()), int(behind[rows].max()))
+            block, last = np.exp(scores.rows(rows, columns)), frames[columns]
+            block[(last < first[rows, None]) | (last >= behind[rows, None])] = 0.0
+            total[:] = block.sum(1) @ edges[rows], block.sum(0) @ edges[1:][columns], block.sum()
+    return sums
+
+
+def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
+    """Compute the probability (C,) that a moment has an IoU >= 0.7 with each window; arguments as in `mean_edge_sums`.
+
+    The probabilities of all such moments are added: moments of a query do not overlap, but two moments with such an IoU
+    would, so that at most one of them is real. The part of a window after the last edge, due to rounding, does not
+    count.
+    """
+    found: np.ndarray = mean_edge_sums(windows, scores, edges)[:, 2].clip(0.0, 1.0)
+    return found
 
 
 def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
@@ -295,7 +264,7 @@ def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding
     the weighted sum of ends, and the sum of probabilities. With several models, the arrays of all models are added.
     Source: this kit; these edges have the least expected squared error.
     """
-    windows = np.array([[window.start, window.end] for window in found])
+    windows = np.array(found)[:, :2]
     is_known = sums[:, 2] > MIN_MASS
     windows[is_known] = sums[is_known, :2] / sums[is_known, 2:]
     windows = windows.round(DIGITS)
@@ -315,7 +284,7 @@ def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
     their start, then by their length.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
-    return _select_windows(windows[order, 0], windows[order, 1], scores[order], last, decoding)
+    return _select_windows(windows[order], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
@@ -332,26 +301,13 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
         raise ValueError("no window can be chosen, since a probability is not finite; check the model's weights")
     thresholds = THRESHOLDS if decoding.threshold is None else (decoding.threshold,)
     runs = {run for threshold in thresholds for run in runs_of_true(frames >= threshold)}
-    runs = {(first, last) for first, last in runs if edges[last + 1] > edges[first]}
-    if not runs:
-        best = int(np.where(edges[1:] > edges[:-1], frames, -1.0).argmax())
-        runs = {(best, best)}
-    sums = np.concatenate([[0.0], frames.cumsum()])
-    firsts, lasts = np.array(sorted(runs)).T
-    scores = np.array([_contrast(sums, *run) for run in sorted(runs)])
+    best = int(np.where(edges[1:] > edges[:-1], frames, -1.0).argmax())
+    first, last = np.array(sorted(run for run in runs if edges[run[1] + 1] > edges[run[0]]) or [(best, best)]).T
+    inside, sums = last + 1 - first, np.concatenate([[0.0], frames.cumsum()])
+    total, outside = sums[last + 1] - sums[first], len(frames) - inside
+    scores = total / inside - (sums[-1] - total) / outside.clip(min=1)  # means of frames inside and outside
     order = np.argsort(-scores, kind="stable")
-    return _select_windows(edges[firsts[order]], edges[lasts[order] + 1], scores[order], edges[-1], decoding)
-
-
-def _contrast(sums: np.ndarray, first: int, last: int) -> float:
-    """Return the mean score of frames `first` to `last`, minus that of all other frames. sums: Cumulative scores.
-
-    sums: (T + 1,), from 0.
-    """
-    inside, total, size = sums[last + 1] - sums[first], sums[-1], len(sums) - 1
-    inner = last + 1 - first
-    outside = (total - inside) / (size - inner) if inner < size else 0.0
-    return float(inside / inner - outside)
+    return _select_windows(np.stack([edges[first], edges[last + 1]], 1)[order], scores[order], edges[-1], decoding)
 
 
 def runs_of_true(labels: np.ndarray) -> Iterator[tuple[int, int]]:

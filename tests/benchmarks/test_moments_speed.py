@@ -20,9 +20,9 @@ from system.moments.windows import (
     Found,
     Grid,
     _select_windows,
-    _similar_ranges,
     label_frames,
     overlap_windows,
+    similar_ranges,
 )
 from system.ranking.windows import FITTED_TOGETHER, FrameSeries, find_windows, fit_score
 
@@ -66,7 +66,7 @@ def by_whole_tables(values: list[torch.Tensor], edges: np.ndarray) -> list[list[
         frame_posteriors(*chain, numbers.enter.detach(), numbers.leave.detach())
         for table in moment_posteriors(*chain, numbers.enter.detach(), numbers.leave.detach()).numpy():
             candidates = _whole_best(table, edges)
-            first, behind = _similar_ranges(candidates, edges)
+            first, behind = similar_ranges(candidates, edges)
             sums = np.zeros((len(table), len(table) + 1))
             np.cumsum(np.exp(table), axis=1, out=sums[:, 1:])
             frames = np.arange(len(table))
@@ -82,7 +82,8 @@ def _whole_best(table: np.ndarray, edges: np.ndarray) -> np.ndarray:
     chosen = np.nonzero(scores >= np.partition(scores, len(scores) - 1024)[len(scores) - 1024])[0]
     order = chosen[np.argsort(-scores[chosen], kind="stable")]
     wide = Decoding(windows=OVERLAP_CANDIDATES)
-    best = _select_windows(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], wide)
+    windows = np.stack([edges[rows[order]], edges[columns[order] + 1]], 1)
+    best = _select_windows(windows, scores[order], edges[-1], wide)
     return np.array([window[:2] for window in best])
 
 
