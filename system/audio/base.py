@@ -181,8 +181,9 @@ class ExpertSettings(Needing):
 
 
 def common_fault(expert: ExpertSettings, clips: Sequence[Clip]) -> str | None:
-    """Return a fault of the settings: none of some clips' files fits them."""
-    faults = [expert.file_fault(clip) for clip in clips[:: math.ceil(len(clips) / READ_FILES) or 1]]
-    if len(faults) > 1 and all(faults):
-        return f"none of {len(faults)} checked files fits; the first fault is: {faults[0]}"
-    return None
+    """Return a fault of the settings: no file of some clips fits them, or an embedding is missing."""
+    checked = [expert.file_fault(clip) for clip in clips[:: math.ceil(len(clips) / READ_FILES) or 1]]
+    faults = [fault for fault in checked if fault]
+    if not faults or (expert.reads_clips and not 1 < len(faults) == len(checked)):
+        return None
+    return f"{len(faults)} of {len(checked)} checked clips do not fit; the first fault is: {faults[0]}"

@@ -1,11 +1,12 @@
 """Log-mel frames, which need no weights: the kit's own, and those of the DCASE 2022 baseline."""
 
-from collections.abc import Sequence
+from abc import abstractmethod
 from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from system.audio.base import ExpertSettings, Frames
 from system.audio.mel import MelSpectrogram
@@ -26,11 +27,24 @@ class _LogMel(ExpertSettings):
     def rate(self) -> int:
         return self.sample_rate
 
-    def spectrogram(self, lowest: float, highest: float, scale: Literal["htk", "slaney"]) -> MelSpectrogram:
-        """Build the mel spectrogram of waves."""
+    @property
+    @abstractmethod
+    def filters(self) -> tuple[float, float, Literal["htk", "slaney"]]:
+        """Lowest and highest frequency, and scale."""
+
+    @abstractmethod
+    def scaled(self, power: Tensor) -> Tensor:
+        """Make frames of mel power (T, bands)."""
+
+    def load(self, device: torch.device) -> Frames:
         window, hop = (round(seconds * self.sample_rate) for seconds in (self.window_seconds, self.hop_seconds))
         fft = 1 << (window - 1).bit_length()
-        return MelSpectrogram(self.sample_rate, window, hop, fft, self.bands, lowest, highest, scale)
+        mel = MelSpectrogram(self.sample_rate, window, hop, fft, self.bands, *self.filters).to(device)
+
+        def compute(wave: np.ndarray) -> np.ndarray:
+            return np.asarray(self.scaled(mel(torch.from_numpy(wave)[None].to(device))[0]).float().cpu())
+
+        return lambda waves: [compute(wave) for wave in waves]
 
 
 class LogMel(_LogMel):
@@ -55,15 +69,13 @@ class LogMel(_LogMel):
     def first_centre(self) -> float:
         return self.hop_seconds * (self.stack - 1) / 2
 
-    def load(self, device: torch.device) -> Frames:
-        mel = self.spectrogram(0.0, self.sample_rate / 2, "htk").to(device)
+    @property
+    def filters(self) -> tuple[float, float, Literal["htk", "slaney"]]:
+        return 0.0, self.sample_rate / 2, "htk"
 
-        def compute(wave: np.ndarray) -> np.ndarray:
-            columns = ((mel(torch.from_numpy(wave)[None].to(device))[0] + 1e-5).log() + 6.0) / 4.0
-            columns = torch.cat([columns, columns[-1:].expand(-len(columns) % self.stack, -1)])
-            return np.asarray(columns.reshape(-1, self.dim).float().cpu())
-
-        return lambda waves: [compute(wave) for wave in waves]
+    def scaled(self, power: Tensor) -> Tensor:
+        columns = ((power + 1e-5).log() + 6.0) / 4.0
+        return torch.cat([columns, columns[-1:].expand(-len(columns) % self.stack, -1)]).reshape(-1, self.dim)
 
 
 class LogMelSlaney(_LogMel):
@@ -94,11 +106,9 @@ class LogMelSlaney(_LogMel):
     def frames_per_second(self) -> float:
         return 1.0 / self.hop_seconds
 
-    def load(self, device: torch.device) -> Frames:
-        mel = self.spectrogram(self.lowest, self.highest, "slaney").to(device)
+    @property
+    def filters(self) -> tuple[float, float, Literal["htk", "slaney"]]:
+        return self.lowest, self.highest, "slaney"
 
-        def compute_all(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
-            inputs = (torch.from_numpy(wave)[None].to(device) for wave in waves)
-            return [np.asarray((mel(wave)[0] + FLOOR).log().float().cpu()) for wave in inputs]
-
-        return compute_all
+    def scaled(self, power: Tensor) -> Tensor:
+        return (power + FLOOR).log()

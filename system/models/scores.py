@@ -155,10 +155,15 @@ def frame_word(clips: Embeddings, captions: Embeddings) -> Tensor:
     if not vectors.requires_grad:  # repeated words are compared once
         vectors, index = torch.unique(vectors, dim=0, return_inverse=True)
     starts = counts.cumsum(0) - counts
-    if isinstance(clips, Ragged):
-        parts = [(rows, _word_means(part, vectors, index, starts)) for rows, part in clips.padded_parts()]
-        return torch.cat([found for _, found in parts])[torch.cat([rows for rows, _ in parts]).argsort()]
-    return _word_means(clips, vectors, index, starts)
+    return _by_parts(clips, lambda part: _word_means(part, vectors, index, starts))
+
+
+def _by_parts(clips: Embeddings, score: Callable[[Embedded], Tensor]) -> Tensor:
+    """Score padded clips (B, N); those without padding in groups of similar length."""
+    if isinstance(clips, Embedded):
+        return score(clips)
+    parts = [(rows, score(part)) for rows, part in clips.padded_parts()]
+    return torch.cat([found for _, found in parts])[torch.cat([rows for rows, _ in parts]).argsort()]
 
 
 def _word_means(clips: Embedded, vectors: Tensor, index: Tensor, starts: Tensor) -> Tensor:
@@ -213,10 +218,7 @@ class MomentScore(nn.Module):
         self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))
 
     def forward(self, clips: Embeddings, captions: Embedded) -> Tensor:
-        if isinstance(clips, Ragged):
-            parts = [(index, self._padded_scores(part, captions)) for index, part in clips.padded_parts()]
-            return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
-        return self._padded_scores(clips, captions)
+        return _by_parts(clips, lambda part: self._padded_scores(part, captions))
 
     def _padded_scores(self, clips: Embedded, captions: Embedded) -> Tensor:
         lengths, frames, vectors = _counts(clips), self.vectors(clips.values), self._scaled(captions.values)

@@ -162,7 +162,7 @@ def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model: 
     folder = saved(tmp_path / "m", network, model_max_length=None)
     long = " ".join(["dogbarks"] * 300)
     encoder = tokens("first", folder, tmp_path / "banks")
-    assert encoder._frozen[0].preprocess([long])["input_ids"].shape[1] == POSITIONS[model]
+    assert encoder.network.preprocess([long])["input_ids"].shape[1] == POSITIONS[model]
     assert torch.isfinite(encoder([long, "狗" * 400]).values).all()
     transformer = Transformer(str(folder))
     modules = [transformer, Pooling(16)]

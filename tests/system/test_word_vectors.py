@@ -40,11 +40,11 @@ def test_vectors_of_a_word2vec_file_match_those_written(tmp_path: Path, line_end
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("v.bin", b"2 4\ndog " + bytes(16) + b"bar", "truncated"),
-        ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "truncated"),
+        ("v.bin", b"2 4\ndog " + bytes(16) + b"bar", "word2vec"),
+        ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "word2vec"),
         ("v.bin", b"dog 1 2 3 4\n", "word2vec"),
         ("v.bin", b"1 5\ndog " + bytes(20), "dim"),
-        ("v.txt", b"1 5\ndog 1 2 3 4 5\n", "bin"),
+        ("v.txt", b"1 5\ndog 1 2 3 4 5\n", "word2vec"),
         ("v.bin", b"", "file"),
     ],
 )

@@ -197,7 +197,7 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     encoder = settings.build([], tmp_path)
     assert encoder.lengths(["a dog " * 200]) == [0]
     encoder.caches_texts = False
-    assert encoder._frozen[0].preprocess(["a dog " * 200])["input_ids"].shape[1] == 38
+    assert encoder.network.preprocess(["a dog " * 200])["input_ids"].shape[1] == 38
     encoder.caches_texts = True
     assert encoder(["a dog", "rain"]).values.shape == (2, 12)
     assert len(encoder.bank) == 2

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -48,17 +48,6 @@ class GruSettings(AudioSettings):
         return Embedded(F.normalize(series.float(), dim=-1), lengths)
 
 
-class WideLogMel(LogMelSlaney):
-    """A log-mel spectrogram with enough bands for the convolutions."""
-
-    @field_validator("bands")
-    @classmethod
-    def _require_bands(cls, bands: int) -> int:
-        if bands < MIN_BANDS:
-            raise ValueError(f"crnn needs at least {MIN_BANDS} mel bands, not {bands}; raise bands")
-        return bands
-
-
 class Crnn(GruSettings):
     """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that reduce the number of frames to a quarter,
     a bidirectional GRU, and linear interpolation to the original number of frames. Each frame has 2 x `hidden` values,
@@ -69,12 +58,17 @@ class Crnn(GruSettings):
     """
 
     kind: Literal["crnn"]
-    experts: Annotated[dict[Name, WideLogMel], Field(min_length=1, max_length=1)]  # one expert, by any name
+    experts: Annotated[dict[Name, LogMelSlaney], Field(min_length=1, max_length=1)]  # one expert, by any name
     hidden: Size  # of the GRU, in each direction
     dropout: float = Field(ge=0, lt=1)  # after the convolutions
     embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
     depends_on_batch: ClassVar = True
+
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        yield from super().setting_errors(out)
+        if any(expert.bands < MIN_BANDS for expert in self.experts.values()):
+            yield "experts", f"crnn needs at least {MIN_BANDS} mel bands; raise bands"
 
     @property
     def trained_parts(self) -> dict[str, bool]:

@@ -94,8 +94,6 @@ class Segments(AudioSettings):
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         if self.max_seconds < (self.network.segment_seconds or 0):
             yield "max_seconds", "max_seconds must be at least segment_seconds, so that a training clip fills a segment"
-        if self.head == "none" and self.hidden is not None:
-            yield "head", "`head: none` adds no layer, but `hidden` sets its size; remove hidden, or set head: linear"
 
     def build(self, out: int) -> "SegmentEncoder":
         if self.head == "none" and self.network.dim != out:

@@ -67,8 +67,7 @@ class TextEmbeddings(TextSettings):
             vectors = self.open()
         except KitError as error:
             return str(error)
-        absent = [text for text in texts if text not in vectors]
-        return _missing(self.files, absent) if absent else None
+        return missing(self.files, [text for text in texts if text not in vectors])
 
     def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
         return TextEmbeddingsEncoder(self)
@@ -122,8 +121,8 @@ class TextEmbeddingsEncoder(TextEncoder):
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Raise KitError for a text without an embedding."""
-        if absent := self.without_known_words(list(dict.fromkeys(texts))):
-            raise KitError(_missing(self.settings.files, absent))
+        if said := missing(self.settings.files, self.without_known_words(list(dict.fromkeys(texts)))):
+            raise KitError(said)
 
     def identity(self) -> str:
         return hashlib.sha256("".join(file_sha256(Path(name)) for name in self.settings.files).encode()).hexdigest()
@@ -135,6 +134,9 @@ class TextEmbeddingsEncoder(TextEncoder):
         return []
 
 
-def _missing(files: Sequence[str], absent: Sequence[str]) -> str:
+def missing(files: Sequence[str], absent: Sequence[str]) -> str | None:
+    """Return a message about texts without an embedding, if there are any."""
+    if not absent:
+        return None
     named = f"{counted(len(absent), 'text', ',')}, such as {absent[0][:80]!r}"
     return f"{' and '.join(files)}: no embedding of {named}; write embeddings of all captions and queries"

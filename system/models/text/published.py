@@ -8,18 +8,18 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from data_tools.classify.embed import limit_length, load_sentence_transformer, model_fingerprint
 from data_tools.classify.model_files import fetch
 from data_tools.cli import counted, progress
 from data_tools.errors import KitError, first_line
-from data_tools.settings import Size, mistakes
+from data_tools.settings import Size
 from system.audio.base import Need
 from system.compute.device import on_device
 from system.features.bank import Bank
@@ -44,12 +44,6 @@ class PublishedText(TextSettings):
     head: Literal["linear", "none"] = "linear"  # none: the model's vectors, which must have `dim` values
 
     file_settings: ClassVar = frozenset({"model"})
-
-    @model_validator(mode="after")
-    def _require_head_for_hidden(self) -> Self:
-        if self.head == "none" and self.hidden is not None:
-            raise cast(ValidationError, mistakes([(("hidden",), "`head: none` has no layer; set head: linear")]))
-        return self
 
     @property
     def is_published(self) -> bool:
@@ -143,7 +137,7 @@ class PublishedEncoder(TextEncoder):
         self.head = head(size, settings.hidden, settings.dim) if settings.head == "linear" else nn.Identity()
         self.trained = network if settings.trainable else None
         # A frozen model is no submodule, so that checkpoints do not hold it and it never enters training mode.
-        self._frozen = [] if settings.trainable else [network.eval().requires_grad_(False)]
+        self._network = [network if settings.trainable else network.eval().requires_grad_(False)]
         self._identity = model_fingerprint(network, fetch(settings.model))
         self._prompt = str(network.prompts.get(network.default_prompt_name) or "") or None
         if not settings.trainable:
@@ -151,9 +145,14 @@ class PublishedEncoder(TextEncoder):
             name = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
             self.bank = Bank(banks / f"text-{name}", size, "float32", facts)
 
+    @property
+    def network(self) -> Any:
+        """The published model."""
+        return self._network[0]
+
     def vectors(self, texts: Sequence[str]) -> Tensor:
         """Compute the model's vectors (N, V) of cleaned texts of similar length."""
-        network = self.trained if self.trained is not None else self._frozen[0].to(self.device)
+        network = self.network.to(self.device)
         inputs = network.preprocess(list(texts), prompt=self._prompt)
         inputs = {name: on_device(one, self.device) if torch.is_tensor(one) else one for name, one in inputs.items()}
         found: Tensor = network(inputs)["sentence_embedding"]
@@ -164,9 +163,7 @@ class PublishedEncoder(TextEncoder):
         if self.trained is not None:
             return Embedded(self.head(self.vectors(texts)))
         if not self.caches_texts:
-            with torch.no_grad():
-                found = self.vectors(texts)
-            return Embedded(self.head(found.clone()))
+            return Embedded(self.head(self.vectors(texts).detach().clone()))
         self._store(texts)
         stored = np.concatenate([self.bank.read(text_key(text)) for text in texts])
         return Embedded(self.head(on_device(torch.from_numpy(stored), self.device)))
@@ -187,16 +184,14 @@ class PublishedEncoder(TextEncoder):
         return self._identity
 
     def frozen_parameters(self) -> int:
-        return sum(p.numel() for model in self._frozen for p in model.parameters())
+        return 0 if self.settings.trainable else sum(p.numel() for p in self.network.parameters())
 
     @property
     def logit_numbers(self) -> tuple[float, float] | None:
-        network = self.trained if self.trained is not None else self._frozen[0]
-        return getattr(network, "logit_numbers", None)
+        return getattr(self.network, "logit_numbers", None)
 
     def save_assets(self, folder: Path) -> None:
-        network = self.trained if self.trained is not None else self._frozen[0]
-        network.save(str(folder / "text"))
+        self.network.save(str(folder / "text"))
 
 
 def text_key(text: str) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import mmap
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -138,14 +138,26 @@ class WordVectorFile:
     def __init__(self, path: Path, dim: int) -> None:
         """Open a file. Raises KitError if it is missing, cut, of another format, or of another dimension."""
         self.path, self.dim = path, dim
-        if path.suffix != ".bin" or not path.is_file() or not path.stat().st_size:
-            raise KitError(f"{path} is missing, or no .bin file of word2vec; name one, such as GoogleNews-vectors")
-        with path.open("rb") as file:
-            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        hashes, offsets = array("q"), array("q")  # 16 bytes a word
-        for word, offset in self._words():
-            hashes.append(hash(word))
-            offsets.append(offset)
+        try:
+            with path.open("rb") as file:
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            offset = self._bytes.find(b"\n", 0, 64) + 1
+            count, size = map(int, self._bytes[:offset].split())
+            hashes, offsets = array("q"), array("q")  # 16 bytes a word
+            for _ in range(count if size == dim else 0):
+                while self._bytes[offset] == ord("\n"):  # some writers end a vector with a line end
+                    offset += 1
+                if (blank := self._bytes.find(b" ", offset, offset + LONGEST_WORD)) < 0:
+                    raise ValueError("a word has no end")
+                hashes.append(hash(self._bytes[offset:blank]))
+                offsets.append(offset)
+                offset = blank + 1 + 4 * dim
+            if offset > len(self._bytes):
+                raise ValueError("it is cut")
+        except (OSError, ValueError, IndexError) as error:
+            raise KitError(f"{path} cannot be read as a .bin file of word2vec ({error}); download it again") from error
+        if size != dim:
+            raise KitError(f"{path} has vectors of {size} values, not {dim}; set text.dim to {size}")
         order = np.argsort(np.frombuffer(hashes, np.int64), kind="stable")
         self._hashes, self._offsets = np.frombuffer(hashes, np.int64)[order], np.frombuffer(offsets, np.int64)[order]
 
@@ -160,24 +172,6 @@ class WordVectorFile:
             if self._bytes[offset : offset + len(wanted)] == wanted:
                 return np.frombuffer(self._bytes, "<f4", self.dim, offset + len(wanted)).astype(np.float32)
         return None
-
-    def _words(self) -> Iterator[tuple[bytes, int]]:
-        """Yield every word and its position."""
-        data, offset = self._bytes, self._bytes.find(b"\n", 0, 64) + 1
-        first_line = data[: max(offset, 1) - 1].split()
-        if len(first_line) != 2 or not all(number.isdigit() for number in first_line):
-            raise KitError(f"{self.path} is not in word2vec's binary format; name a .bin file of word2vec")
-        count, dim = map(int, first_line)
-        if dim != self.dim:
-            raise KitError(f"{self.path} has vectors of {dim} values, not {self.dim}; set text.dim to {dim}")
-        for _ in range(count):
-            while data[offset : offset + 1] == b"\n":  # some writers end a vector with a line end
-                offset += 1
-            blank = data.find(b" ", offset, offset + LONGEST_WORD)
-            if blank < 0 or blank + 1 + 4 * dim > len(data):
-                raise KitError(f"{self.path} is truncated or damaged; download or make it again")
-            yield data[offset:blank], offset
-            offset = blank + 1 + 4 * dim
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
