@@ -1,10 +1,9 @@
 """Random changes of training items: other captions, and mixed clips."""
 
 import copy
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -107,8 +106,8 @@ class Augmentation:
         changed = [item._replace(captions=self._draw_captions(item.clip, item.numbers, draw)) for item in items]
         return [self._mix_item(*pair, draw) for pair in zip(changed, partners, strict=True)]
 
-    def _draw_partner(self, item: Item, draw: Random) -> "_Partner | None":
-        """Draw the clip that is mixed into an item and its captions; always four numbers, and one per caption."""
+    def _draw_partner(self, item: Item, draw: Random) -> tuple[Added, list[int]] | None:
+        """Draw the clip that is mixed into an item, and the numbers of its captions; always as many draws."""
         if self.mix is None:
             return None
         chance, which, level, offset = draw.random(4).tolist()
@@ -119,14 +118,15 @@ class Augmentation:
         count, available = len(item.captions), len(other.captions)
         numbers = draw.choice(available, count, replace=available < count).tolist()
         decibels = self.mix.low_db + level * (self.mix.high_db - self.mix.low_db)
-        return _Partner(Added(other, decibels, offset), tuple(numbers))
+        return Added(other, decibels, offset), numbers
 
-    def _mix_item(self, item: Item, partner: "_Partner | None", draw: Random) -> Item:
+    def _mix_item(self, item: Item, partner: tuple[Added, list[int]] | None, draw: Random) -> Item:
         if partner is None or self.mix is None:
             return item
-        others = self._draw_captions(partner.added.clip, partner.numbers, draw)
+        added, numbers = partner
+        others = self._draw_captions(added.clip, numbers, draw)
         joined = (join_captions(*pair, self.mix.joined_by) for pair in zip(item.captions, others, strict=True))
-        return item._replace(captions=tuple(joined), added=partner.added)
+        return item._replace(captions=tuple(joined), added=added)
 
     def _draw_captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
         """Draw a clip's captions with the given numbers, or their alternatives; always two draws per caption."""
@@ -139,13 +139,6 @@ class Augmentation:
             is_replaced = others and chance < self.captions.probability
             captions.append(others[int(which * len(others))] if others and is_replaced else clip.captions[number])
         return tuple(captions)
-
-
-class _Partner(NamedTuple):
-    """A clip that is mixed into an item, and the numbers of its captions."""
-
-    added: Added
-    numbers: tuple[int, ...]
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> dict[tuple[str, int], list[str]]:
@@ -162,15 +155,12 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> dict[tuple[str, int]
             named.setdefault(name, []).append(clip)
     found: dict[tuple[str, int], list[str]] = {}
     for line, row in read_table(path, ["clip", "caption", "alternative"]):
-        where, number = f"{path}, line {line}", row["caption"]
+        where, number, known = f"{path}, line {line}", row["caption"], named.get(row["clip"], [])
         check_caption(row["alternative"], where)
-        if not re.fullmatch("[0-9]{1,9}", number):
-            raise DataError(f"{where}: caption {number[:40]!r} is not a number; captions are numbered from 0")
-        known = named.get(row["clip"], [])
         if len(known) > 1:
             raise DataError(f"{where}: several clips have the file name {row['clip']!r}; give the clip's id")
-        if known and int(number) >= len(known[0].captions):
-            raise DataError(f"{where}: clip {row['clip']!r} has no caption {number}; they are numbered from 0")
+        if known and number not in map(str, range(len(known[0].captions))):
+            raise DataError(f"{where}: clip {row['clip']!r} has no caption {number[:40]!r}; they are numbered from 0")
         if known:
             found.setdefault((known[0].id, int(number)), []).append(row["alternative"])
     if not found:

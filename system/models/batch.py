@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,16 +40,19 @@ class Batch:
 
     def pin_audio(self) -> "Batch":
         """Return the batch with its audio in page-locked memory, which a GPU copies without waiting."""
-        audio = {name: Series(s.values.pin_memory(), s.lengths) for name, s in self.audio.items()}
-        return replace(self, audio=audio)
+        return replace(self, audio={name: Series(s.values.pin_memory(), s.lengths) for name, s in self.audio.items()})
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch with all tensors on a device, except the lengths of its series."""
-        audio = {name: Series(on_device(s.values, device), s.lengths) for name, s in self.audio.items()}
-        teachers = {name: on_device(cosines, device) for name, cosines in self.teachers.items()}
-        row_of = on_device(self.row_of, device)
-        factors, labels = (one if one is None else on_device(one, device) for one in (self.margin_factors, self.labels))
-        return replace(self, audio=audio, row_of=row_of, margin_factors=factors, teachers=teachers, labels=labels)
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: moved(one) for name, one in value.items()}
+            if isinstance(value, Series):
+                return value._replace(values=on_device(value.values, device))
+            return on_device(value, device) if isinstance(value, Tensor) else value
+
+        return replace(self, **{name: moved(value) for name, value in vars(self).items()})
 
 
 def own_rows(chunks: Sequence[Sequence[int]]) -> list[int]:

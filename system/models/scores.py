@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -301,19 +301,15 @@ def _counts(series: Embeddings) -> Tensor:
 
 
 def cosines_of_queries(
-    score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
+    score: MomentScore, clips: Embeddings, clip_of: Sequence[int], captions: Embedded
 ) -> list[Tensor]:
-    """Compare each query with the frames of its clip, `at_once` queries of similar clips at a time.
+    """Compare each query with the frames of its clip.
 
     Returns:
-        Cosines (T,) of each query, or (K, T) if a frame has K vectors.
+        Cosines (T,) of each query on the CPU, or (K, T) if a frame has K vectors.
     """
-    lengths = _counts(clips).tolist()
-    order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
-    found: dict[int, Any] = {}
-    for begin in range(0, len(order), at_once):
-        queries = order[begin : begin + at_once]
-        chosen = clips.rows([clip_of[query] for query in queries])
-        cosines, _ = score.cosines(chosen, captions.rows(queries))
-        found |= {query: row[..., : lengths[clip_of[query]]] for query, row in zip(queries, cosines.cpu(), strict=True)}
-    return [found[query] for query in range(len(clip_of))]
+    found = []
+    for query, clip in enumerate(clip_of):
+        cosines, lengths = score.cosines(clips.rows([clip]), captions.rows([query]))
+        found.append(cosines[0, ..., : int(lengths)].cpu())
+    return found

@@ -44,7 +44,6 @@ def test_vectors_of_a_word2vec_file_match_those_written(tmp_path: Path, line_end
         ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "word2vec"),
         ("v.bin", b"dog 1 2 3 4\n", "word2vec"),
         ("v.bin", b"1 5\ndog " + bytes(20), "dim"),
-        ("v.txt", b"1 5\ndog 1 2 3 4 5\n", "word2vec"),
         ("v.bin", b"", "file"),
     ],
 )
