@@ -265,9 +265,9 @@ def reading(folder: Path) -> Iterator[None]:
 
 def load_model(model: Any, folder: Path, **settings: Any) -> Any:
     """Load a model of transformers, in float32 on the CPU. Raises KitError if weights are missing or damaged."""
-    settings |= {"dtype": torch.float32, "output_loading_info": True, "trust_remote_code": False}
+    settings |= {"dtype": torch.float32, "output_loading_info": True}
     with reading(folder):
-        found, said = model.from_pretrained(folder, **settings)
+        found, said = model.from_pretrained(folder, trust_remote_code=False, **settings)
     if missing := [*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))]:
         raise KitError(f"{folder}: the model lacks {len(missing)} tensors, such as {missing[0]}; download it again")
     return found

@@ -159,27 +159,24 @@ def extractor(network: AudioNetwork, device: torch.device) -> Frames:
     at_once = suited_to(device, SECONDS_AT_ONCE) * network.rate
 
     @exact_arithmetic()
-    def compute(segments: np.ndarray) -> np.ndarray:
-        """Compute segments of equal length, (S, N) -> (S, L, D)."""
-        padded = np.pad(segments, ((0, 0), (0, max(0, least - segments.shape[1]))))
-        waves = torch.from_numpy(padded).to(device)
-        lengths = torch.full((len(segments),), segments.shape[1], device=device)
-        if network.output == "clip":
-            return np.asarray(layers(waves, lengths)[:, None].float().cpu())
-        frames, counts = layers.frames(waves, lengths)
-        return np.asarray(frames[:, : int(counts[0])].float().cpu())
-
-    def compute_all(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def compute(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
         cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
         parts = [part for pieces in cut for part in pieces]
-        found: list[np.ndarray] = [np.empty(0)] * len(parts)
+        found: dict[int, np.ndarray] = {}
         for rows in groups_of_equal_length([len(part) for part in parts], at_once, least):
-            for row, frames in zip(rows, compute(np.stack([parts[row] for row in rows])), strict=True):
-                found[row] = frames
-        results = iter(found)
+            missing, count = max(0, least - len(parts[rows[0]])), 1
+            x = torch.from_numpy(np.stack([np.pad(parts[row], (0, missing)) for row in rows])).to(device)
+            lengths = torch.full((len(rows),), x.shape[1] - missing, device=device)
+            if network.output == "clip":
+                frames = layers(x, lengths)[:, None]
+            else:
+                frames, counts = layers.frames(x, lengths)
+                count = int(counts[0])
+            found |= zip(rows, np.asarray(frames[:, :count].float().cpu()), strict=True)
+        results = (found[row] for row in range(len(parts)))
         return [np.concatenate([next(results) for _ in pieces]) for pieces in cut]
 
-    return compute_all
+    return compute
 
 
 def fast(layers: Layers) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_tools.manifest import Clip
 from system.batches.augment import mix_waves
 from system.batches.items import BATCHES_AHEAD, Item, Sampler, caption_key
 from system.compute.processes import process_count
@@ -28,10 +27,10 @@ class Crops(NamedTuple):
     longest: int  # frames
     offsets: np.ndarray  # (B, 2) in [0, 1), of each item's clip and of the one mixed into it: 0 for the first frames
 
-    def range(self, length: int, item: int, added: bool = False) -> tuple[int, int]:
-        """Return the first frame and the number of frames of a clip of `length` frames."""
+    def range(self, length: int, item: int, which: int = 0) -> tuple[int, int]:
+        """Return the first frame and the number of frames of an item's clip (0), or the one mixed into it (1)."""
         spare = max(0, length - self.longest)
-        return min(int(self.offsets[item, int(added)] * (spare + 1)), spare), min(length, self.longest)
+        return min(int(self.offsets[item, which] * (spare + 1)), spare), min(length, self.longest)
 
 
 class Taught(NamedTuple):
@@ -83,9 +82,8 @@ def collate(
 
 def frame_counts(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
     """Count the frames of each item's clip or mixture, at most `longest`."""
-    bank, keys = features.banks[expert], features.keys
-    clips = [(item.clip, item.added.clip) if item.added else (item.clip,) for item in items]
-    lengths = [max(bank.rows_of(keys[clip.id]) for clip in both) for both in clips]
+    bank = features.banks[expert]
+    lengths = [max(map(bank.rows_of, content_keys(features, item))) for item in items]
     return lengths if longest is None else [min(length, longest) for length in lengths]
 
 
@@ -98,7 +96,7 @@ def make_batch_without_audio(
     factors = None
     if relevance is not None:
         factors = torch.from_numpy(relevance.margin_factor(relevance.cider_of_items(captions, row_of)))
-    keys = [_content_key(features, item) for item in items]
+    keys = ["+".join(sorted({*content_keys(features, item)})) for item in items]  # of a mixture in either order
     of_captions = [caption_key(item.clip, number) for item in items for number in item.numbers] if teachers else []
     cosines = {name: torch.from_numpy(one.cosines(keys, of_captions)) for name, one in (teachers or {}).items()}
     labels = _frame_labels(items, features) if any(item.windows for item in items) else None
@@ -115,25 +113,18 @@ def _frame_labels(items: Sequence[Item], features: Features) -> Tensor:
     return torch.from_numpy(labels)
 
 
-def _content_key(features: Features, item: Item) -> str:
-    """Return the key of an item's audio; all mixtures of two contents have the same key."""
-    key = features.keys[item.clip.id]
-    return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
+def content_keys(features: Features, item: Item) -> list[str]:
+    """Return the key of an item's clip, and that of the clip mixed into it."""
+    return [features.keys[clip.id] for clip in (item.clip, *([item.added.clip] if item.added else []))]
 
 
 def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
     """Read the frames (T, D) of an item: of its clip or its mixture, or of random crops of these."""
-    bank, added = features.banks[expert], items[index].added
-
-    def read_crop(clip: Clip, is_added: bool) -> np.ndarray:
-        key = features.keys[clip.id]
-        first, count = crops.range(bank.rows_of(key), index, is_added) if crops else (0, bank.rows_of(key))
-        return bank.part(key, first, count)
-
-    frames = read_crop(items[index].clip, False)
-    if added is None:
-        return frames
-    return mix_waves(frames, read_crop(added.clip, True), added.decibels, added.offset)
+    bank, added, parts = features.banks[expert], items[index].added, []
+    for which, key in enumerate(content_keys(features, items[index])):
+        size = bank.rows_of(key)
+        parts.append(bank.part(key, *(crops.range(size, index, which) if crops else (0, size))))
+    return mix_waves(parts[0], parts[1], added.decibels, added.offset) if added else parts[0]
 
 
 def _pad_frames(

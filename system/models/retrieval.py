@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from system.compute.device import on_device
 from system.losses.terms import BatchScores, FrameScores
@@ -84,13 +84,6 @@ class RetrievalModel(nn.Module):
         found = {name: sum(p.numel() for p in part if p.requires_grad) for name, part in parts.items()}
         return found | count_layer_parameters(self.score)
 
-    def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: Tensor) -> FrameScores:
-        """Score each clip's frames against the clip's query."""
-        cosines, lengths = self.moments.cosines(clips, captions)
-        scores, enter, leave = self.moments.weights(cosines)
-        labels = F.pad(labels, (0, scores.shape[1] - labels.shape[1]))
-        return FrameScores(scores, lengths, labels, enter, leave)
-
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
         """Embed a batch's B clips and N captions; this may be computed in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
@@ -98,7 +91,12 @@ class RetrievalModel(nn.Module):
     def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
         """Score all pairs of a batch's clips and captions for the losses, in float32; not under autocast."""
         clips, captions = clips.float(), captions.float()
-        frames = None if batch.labels is None else self._frame_scores(clips, captions, batch.labels)
+        frames = None
+        if batch.labels is not None:
+            cosines, lengths = self.moments.cosines(clips, captions)
+            scores, enter, leave = self.moments.weights(cosines)
+            labels = F.pad(batch.labels, (0, scores.shape[1] - batch.labels.shape[1]))
+            frames = FrameScores(scores, lengths, labels, enter, leave)
         numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}
         number_of = on_device(torch.tensor([numbers[key] for key in batch.clip_keys]), batch.row_of.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and frames is None):

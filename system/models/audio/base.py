@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
@@ -60,6 +60,8 @@ class AudioSettings(EncoderKind):
             """Dict from name to expert (frozen model), for the experts whose frames the encoder reads."""
             ...
 
+    part_names: ClassVar[tuple[str, ...]] = ()  # of the parts that are trained
+
     @property
     def reads_clips(self) -> bool:
         """Whether the encoder reads the audio files of clips, so that these files must exist."""
@@ -95,4 +97,4 @@ class AudioSettings(EncoderKind):
 
         Each part may have a separate learning rate.
         """
-        return {}
+        return dict.fromkeys(self.part_names, True)

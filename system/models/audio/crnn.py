@@ -70,9 +70,7 @@ class Crnn(GruSettings):
         if any(expert.bands < MIN_BANDS for expert in self.experts.values()):
             yield "experts", f"crnn needs at least {MIN_BANDS} mel bands; raise bands"
 
-    @property
-    def trained_parts(self) -> dict[str, bool]:
-        return {"convolutions": True, "gru": True}
+    part_names: ClassVar = ("convolutions", "gru")
 
     def build(self, out: int) -> AudioEncoder:
         return CrnnEncoder(self)
@@ -90,9 +88,7 @@ class Gru(GruSettings):
     dropout: float = Field(ge=0, lt=1)  # after the linear layer
     embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
-    @property
-    def trained_parts(self) -> dict[str, bool]:
-        return {"linear": True, "gru": True}
+    part_names: ClassVar = ("linear", "gru")
 
     def build(self, out: int) -> AudioEncoder:
         return GruEncoder(self)

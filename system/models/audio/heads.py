@@ -70,9 +70,7 @@ class FrameTransformer(SeriesSettings):
 
     embeds_series: ClassVar = True
 
-    @property
-    def trained_parts(self) -> dict[str, bool]:
-        return {"transformer": True}
+    part_names: ClassVar = ("transformer",)
 
     def build(self, out: int) -> AudioEncoder:
         return FrameTransformerEncoder(self, out)
@@ -90,9 +88,7 @@ class PooledMlp(AudioSettings):
     hidden: Size  # size of the middle layer
     dropout: float = Field(ge=0, lt=1)  # of the pooled frames
 
-    @property
-    def trained_parts(self) -> dict[str, bool]:
-        return {"mlp": True}
+    part_names: ClassVar = ("mlp",)
 
     def build(self, out: int) -> AudioEncoder:
         return PooledMlpEncoder(self, out)
