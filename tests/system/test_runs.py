@@ -1,7 +1,6 @@
 """The table of all runs: finished, unfinished, running and damaged ones, and its order."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from data_tools.files import is_locked, lock
 from submission.__main__ import main as submission
 from system.__main__ import main
 from system.retriever import load_model
-from system.runs.overview import overview
+from system.runs.overview import table_of_runs
 
 
 @pytest.fixture
@@ -44,16 +43,15 @@ def listed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
 
 def test_verb_runs_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header, a, b, c, d = listed(capsys, runs).splitlines()
-    names = ["run", "state", "trained", "validation", "test", "training hours", "changes"]
-    assert re.split(" {2,}", header) == names, "frames, validation and ranking are not in the hours"
+    assert header.split() == ["run", "state", "stage", "epoch", "validation", "by", "test", "of", "hours", "changes"]
     result = json.loads((runs / "a/result.json").read_text())["rank"]["evaluation"]
     assert a.split()[:4] == ["a", "finished", "finetune", "3"]
-    assert f"mAP@10 {result['mAP@10']:.4f}" in a
+    assert f"{result['mAP@10']:.4f} mAP@10" in " ".join(a.split())
     assert b.split()[:4] == ["b", "unfinished", "finetune", "2"]
     assert b.endswith("seed=3 stages.finetune.epochs=2")
     assert c.split()[:2] == ["c", "damaged"]
     assert "resolved.json: not JSON" in c
-    assert d.split() == ["d", "unfinished", "-", "-", "-", "-", "-"]
+    assert d.split() == ["d", "unfinished", *"--------"]
 
 
 def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> None:
@@ -63,14 +61,14 @@ def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> No
     assert [line["stage"] for line in epochs[-3:]] == ["finetune"] * 3
     assert epochs[0]["stage"] != "finetune"
     (runs / "a/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
-    found = overview(runs / "a")
-    assert found.validation == ("mAP@10", 0.3)
-    assert found.seconds == pytest.approx(sum(line["seconds"] for line in epochs))
+    found = table_of_runs(runs / "a").iloc[0]
+    assert (found.by, found.validation) == ("mAP@10", 0.3)
+    assert found.hours == pytest.approx(sum(line["seconds"] for line in epochs) / 3600)
     for line, value in zip(epochs[-3:], (4.0, 3.0, 5.0), strict=True):
         line["validation"] = {"loss": value}
     (runs / "a/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
-    found = overview(runs / "a")
-    assert found.validation == ("loss", 3.0), "the lower loss is the better one"
+    found = table_of_runs(runs / "a").iloc[0]
+    assert (found.by, found.validation) == ("loss", 3.0), "the lower loss is the better one"
 
 
 def test_verb_runs_lists_every_run_with_its_changes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,15 +84,15 @@ def test_verb_runs_with_sort_lists_the_best_run_first(runs: Path, capsys: pytest
         (runs / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     for order, expected in (("validation", "bdac"), ("time", "bdac"), ("name", "abcd"), ("test", "abcd")):
         lines = listed(capsys, runs, "--sort", order).splitlines()[1:]
-        assert "".join(line[0] for line in lines) == expected, order
+        assert "".join(line.split()[0] for line in lines) == expected, order
 
 
 def test_locked_run_is_listed_as_running(runs: Path) -> None:
     assert not is_locked(runs / "b/lock")
     with lock(runs / "b/lock", "busy"):
         assert is_locked(runs / "b/lock")
-        assert overview(runs / "b").state == "running"
-    assert overview(runs / "b").state == "unfinished"
+        assert table_of_runs(runs / "b").state.tolist() == ["running"]
+    assert table_of_runs(runs / "b").state.tolist() == ["unfinished"]
 
 
 def test_error_for_an_unfinished_run_gives_the_command_that_resumes_the_run(
