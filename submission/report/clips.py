@@ -15,7 +15,7 @@ from submission.ordering import ranked_columns
 from submission.report.audio import AudioStore
 from submission.report.figures import draw_bars
 from submission.runs.entry import Entry
-from submission.runs.files import read_clips
+from submission.runs.record import read_clips
 
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # last ranks of the bins
 WORDS = (1, 5, 8, 11, 14, 17, 20)  # starts of bins of caption lengths; Clotho's captions have 8 to 20 words

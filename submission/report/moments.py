@@ -11,7 +11,7 @@ from submission.formats.moments import Moments
 from submission.metrics.moments import LENGTHS
 from submission.report.audio import AudioStore
 from submission.runs.entry import Entry
-from submission.runs.files import FrameScores, read_frame_scores
+from submission.runs.record import FrameScores, read_frame_scores
 
 WORST = 10  # queries that are shown
 LONGEST = 300.0  # embedded seconds of a recording

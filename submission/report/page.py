@@ -17,8 +17,7 @@ from submission.report import clips, moments
 from submission.report.audio import AudioStore
 from submission.report.figures import draw_systems
 from submission.runs.entry import Entry
-from submission.runs.reading import read_metrics
-from submission.runs.record import MomentsResult
+from submission.runs.record import MomentsResult, read_metrics
 
 
 def write_report(out: Path, run: Entry, others: Sequence[Entry]) -> None:

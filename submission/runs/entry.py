@@ -11,8 +11,7 @@ from submission.errors import SubmissionError
 from submission.formats.moments import Moments, MomentTruth, read_moment_truth, read_moments, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.metrics.summary import Summary, bounds_or_none, summarise_matrix, summarise_moments
-from submission.runs.reading import finish_hint, read_result
-from submission.runs.record import MomentsResult, RankedResult, RunResult
+from submission.runs.record import MomentsResult, RankedResult, RunResult, finish_hint, read_result
 
 # Settings of an entry that do not decide how it scores: what is ranked, and names of other entries.
 ELSEWHERE = {"kind", "of", "data", "audio", "queries", "edition", "csv"}

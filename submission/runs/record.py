@@ -1,13 +1,24 @@
-"""Models of a run's files.
+"""The files of a run that `system` writes and others read.
 
-Pydantic models that define the format of a run's files, both for `system`, which writes them, and for all readers.
+Pydantic models of result.json and metrics.jsonl, and readers; scores/ENTRY.clips.csv, the table of ranked clips; the
+probabilities of frames.
 
 RunResult is the content of result.json, and EpochLine a line of metrics.jsonl.
 """
 
-from typing import Any
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
+
+from data_tools.files import is_locked, parse_json, require_file, writing
+from data_tools.manifest import Clip
+from data_tools.settings import read_shaped, require_shape
+from data_tools.tables import read_table, write_table
+from submission.errors import SubmissionError
 
 Interval = list[float]  # lower and upper bound
 
@@ -258,3 +269,88 @@ class EpochLine(Record):
         part, _, metric = name.rpartition(".")
         value: float | None = self.validation.get(metric) if part else getattr(self, metric, None)
         return value
+
+
+def read_result(folder: Path) -> RunResult:
+    """Read result.json of a run."""
+    path = folder / "result.json"
+    return read_shaped(path, RunResult, repair_hint(folder, path))
+
+
+def read_metrics(path: Path, hint: str) -> list[EpochLine]:
+    """Read metrics.jsonl of a run, a line per epoch.
+
+    Args:
+        hint: End of an error message, with the repair.
+
+    Returns: The lines in the order of training, without a cut last one, which a killed process may have left.
+    """
+    require_file(path, hint)
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [
+        require_shape(parse_json(line, f"{path}, line {number}"), EpochLine, f"{path}, line {number},", hint)
+        for number, line in enumerate(lines, 1)
+    ]
+
+
+def repair_hint(folder: Path, *damaged: Path) -> str:
+    """Return the cure for damaged files of a run."""
+    files = " and ".join(map(str, dict.fromkeys([*damaged, folder / "result.json"])))
+    return f"delete {files}, then make the run again in its folder {folder}"
+
+
+def finish_hint(folder: Path) -> str:
+    """Return the cure for a run that is not finished.
+
+    It is to wait, to continue the run or, for another folder, to name a run.
+    """
+    if not (folder / "resolved.json").is_file():
+        return "give the folder of a run, which lbar run makes"
+    if is_locked(folder / "lock"):
+        return "the run is in progress now; wait until it ends"
+    run = shlex.quote(str(folder))
+    return f"continue the run with: lbar run {run}/resolved.json --out {run}"
+
+
+def write_clips(path: Path, clips: Sequence[Clip]) -> None:
+    """Write the table of a run's ranked clips."""
+    rows = [[clip.id, clip.path, "" if clip.seconds is None else f"{clip.seconds:.3f}"] for clip in clips]
+    write_table(path, ["clip", "path", "seconds"], rows)
+
+
+def read_clips(path: Path, clip_ids: Sequence[str]) -> list[dict[str, str]]:
+    """Read the table of ranked clips, ordered by ids."""
+    rows = {row["clip"]: row for _, row in read_table(path, ["clip", "path", "seconds"])}
+    if missing := set(clip_ids) - rows.keys():
+        raise SubmissionError(f"{path}: no line for the clip {min(missing)!r}; rank the run again")
+    return [rows[clip] for clip in clip_ids]
+
+
+class FrameScores(NamedTuple):
+    """Probabilities of the frames of a recording.
+
+    Attributes:
+        edges: (T + 1,) of the frames, in seconds.
+        frames: (T,) probability to be in a moment.
+    """
+
+    edges: np.ndarray
+    frames: np.ndarray
+
+
+def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
+    """Write the probabilities of frames as .npz.
+
+    The arrays of a query are called `edges QID` and `frames QID`.
+    """
+    arrays = {f"{part} {qid}": values for qid, one in scores.items() for part, values in one._asdict().items()}
+    with writing(path) as file:
+        np.savez_compressed(file, **arrays)
+
+
+def read_frame_scores(path: Path) -> dict[str, FrameScores]:
+    """Read the probabilities of frames, by query id."""
+    require_file(path)
+    with np.load(path) as file:
+        qids = [name.removeprefix("edges ") for name in file if name.startswith("edges ")]
+        return {qid: FrameScores(file[f"edges {qid}"], file[f"frames {qid}"]) for qid in qids}

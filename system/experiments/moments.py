@@ -23,8 +23,7 @@ from submission.formats.moments import (
 )
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values, summarise_moments
-from submission.runs.files import FrameScores, write_frame_scores
-from submission.runs.record import MomentsResult
+from submission.runs.record import FrameScores, MomentsResult, write_frame_scores
 from system.moments.windows import Grid, label_frames, runs_of_true
 from system.ranking.entries import RankMoments
 from system.ranking.windows import (

@@ -19,8 +19,7 @@ from submission.editions import get_edition
 from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
 from submission.runs.entry import ranked_result
-from submission.runs.files import write_clips
-from submission.runs.record import BlindResult, Record
+from submission.runs.record import BlindResult, Record, write_clips
 from system.batches.loader import Taught
 from system.experiments.blind import blind_checksum, blind_entry
 from system.experiments.moments import rank_moments, require_rankable_moments

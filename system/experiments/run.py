@@ -16,13 +16,13 @@ from system.compute.processes import first_before_others, is_first, on_first, pr
 from system.experiments.blind import blind_entry, open_blind_set
 from system.experiments.ranking import RunRanking, is_ranked, rank_entry, require_rankable, waits
 from system.experiments.summary import describe_data, describe_experts, format_result, parameters_of, weight_licences_of
+from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
 from system.ranking.entries import RankMoments
 from system.recipe.data import Data, load_data, make_missing
 from system.recipe.load import Loaded
 from system.recipe.schema import Recipe
 from system.runs.folder import Run, trained_files
-from system.runs.plots import draw_run
 from system.runs.provenance import commit, inputs_of, require_models, require_unchanged
 from system.training.prepare import build_initial_model, prepare, training_relevance
 from system.training.tracking import Tracker, Tracking
@@ -69,7 +69,7 @@ def run_recipe(
         waiting = {name: one for name in recipe.rank if (one := blind_entry(recipe, name)) and not one.missing_files}
         blind = on_first(lambda: {name: open_blind_set(recipe, one, model.device) for name, one in waiting.items()})
         with first_before_others():
-            relevance = training_relevance(recipe, data, run.figures / "relevance.svg")
+            relevance = training_relevance(recipe, data)
         train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run, profile))
         if is_first() and until == "results":
             run.result.unlink(missing_ok=True)  # its entries change now
@@ -81,7 +81,7 @@ def run_recipe(
             for name in recipe.rank:
                 if not (waits(recipe, name) or is_ranked(recipe, run, name)):
                     rank_entry(name, ranking)
-            _write_result(recipe, run, data, model, round(time.monotonic() - began, 1))
+            _write_result(recipe, run, data, model, relevance, round(time.monotonic() - began, 1))
     return run
 
 
@@ -124,9 +124,15 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
     return True
 
 
-def _write_result(recipe: Recipe, run: Run, data: Data, model: RetrievalModel, seconds: float) -> None:
-    """Write plots of metrics, and result.json, which marks the run as finished. seconds: Duration of this process."""
+def _write_result(
+    recipe: Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, seconds: float
+) -> None:
+    """Write figures, and result.json, which marks the run as finished. seconds: Duration of this process."""
+    from system.runs.plots import draw_relevance, draw_run  # matplotlib takes a second
+
     draw_run(run)
+    if relevance:
+        draw_relevance(relevance, run.figures / "relevance.svg")
     results = {name: read_json(run.entry_file(name))["result"] for name in recipe.rank if name in run.ranked_entries()}
     blind = {name for name in results if blind_entry(recipe, name)}
     moments = {name for name in results if isinstance(recipe.rank[name], RankMoments)}

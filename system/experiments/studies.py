@@ -27,8 +27,7 @@ from submission.metrics.summary import (
     summarise_audio_to_text,
     summarise_moments_file,
 )
-from submission.runs.reading import read_result
-from submission.runs.record import EpochLine, MomentsResult, RankedResult
+from submission.runs.record import EpochLine, MomentsResult, RankedResult, read_result
 from system.audio.base import Device
 from system.compute.processes import is_first, on_first
 from system.experiments.run import Until, compute_features, run_recipe

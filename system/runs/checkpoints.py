@@ -21,8 +21,7 @@ from data_tools.errors import KitError
 from data_tools.files import replacing, write_json
 from data_tools.settings import read_shaped
 from submission.editions import format_metric
-from submission.runs.reading import finish_hint
-from submission.runs.record import EpochLine, Record
+from submission.runs.record import EpochLine, Record, finish_hint
 from system.recipe.schema import LOWER_IS_BETTER
 
 OF_LOSSES = "learned."  # start of the names of the learned parameters of losses

@@ -27,8 +27,7 @@ from typing import Any
 from data_tools.errors import KitError, SaidElsewhere, sentences
 from data_tools.files import lock, read_json, remove_parts, replacing, write_text
 from data_tools.settings import read_shaped
-from submission.runs.reading import finish_hint, read_metrics, read_result, repair_hint
-from submission.runs.record import EpochLine, Record, RunResult
+from submission.runs.record import EpochLine, Record, RunResult, finish_hint, read_metrics, read_result, repair_hint
 from system.recipe import schema
 from system.recipe.load import Loaded, differing, load_recipe
 

@@ -16,8 +16,7 @@ from data_tools.files import read_json
 from data_tools.manifest import Clip
 from data_tools.settings import read_shaped
 from data_tools.words import vocabulary_of
-from submission.runs.reading import finish_hint, read_result
-from submission.runs.record import FittedScore, Record
+from submission.runs.record import FittedScore, Record, finish_hint, read_result
 from system.compute.device import device_of, memory_errors, moved
 from system.models.published import how_to_fetch, published_model_settings
 from system.models.retrieval import RetrievalModel

@@ -29,7 +29,7 @@ CURVES = {
 }
 
 
-def draw_relevance(relevance: Relevance, title: str, path: Path) -> None:
+def draw_relevance(relevance: Relevance, path: Path) -> None:
     """Draw the histogram of relevance (CIDEr-D), and the factor on margins over it; both axes are logarithmic.
 
     The first bar contains all scores below 2^-10, most of them 0.
@@ -39,6 +39,7 @@ def draw_relevance(relevance: Relevance, title: str, path: Path) -> None:
     edges[0] = edges[1] / 2  # a logarithmic axis has no 0
     figure = new_figure()
     axes = figure.add_subplot(xscale="log", yscale="log", xlabel="CIDEr-D (first bar: below 0.001)", ylabel="pairs")
+    title = f"captions of {', '.join(relevance.settings.corpus)}: {distribution.pairs:,} pairs"
     axes.set_title(title, loc="left", fontsize="medium")
     axes.stairs(counts, edges, fill=True, color=BLUE, alpha=0.4)
     axes.set_ylim(bottom=0.5)

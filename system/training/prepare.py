@@ -1,7 +1,6 @@
 """Prepare the training of a recipe: its model, vocabulary, provenance and CIDEr-D."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
@@ -16,7 +15,6 @@ from system.recipe.data import Data
 from system.recipe.load import Loaded
 from system.runs.folder import Run
 from system.runs.open import build_model, training_vocabulary
-from system.runs.plots import draw_relevance
 from system.runs.provenance import contents_checksum, record_provenance
 from system.runs.trained_on import refuse_leaks, write_trained_clips
 from system.training.validation import require_windows
@@ -66,8 +64,8 @@ def new_texts(data: Data) -> list[str]:
     return [text for augmentation in data.augmentations.values() for text in augmentation.new_texts()]
 
 
-def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
-    """Return the CIDEr-D and margin factors of all captions, and plot CIDEr-D to `figure`; None if no loss needs these.
+def training_relevance(recipe: schema.Recipe, data: Data) -> Relevance | None:
+    """Return the CIDEr-D and margin factors of all captions; None if no loss needs these.
 
     Document frequencies are counted in the recipe's `relevance.corpus`.
     """
@@ -77,10 +75,6 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
     relevance = Relevance(recipe.relevance, corpus)
     used = {name for stage in asking for name in (*stage.train.data, *stage.monitor.data)}
-    title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
-    if is_first():
-        figure.parent.mkdir(exist_ok=True)
-        draw_relevance(relevance, title, figure)
     relevance.prepare(
         caption for name in sorted(used) for clip in data.readable_clips(name) for caption in clip.captions
     )

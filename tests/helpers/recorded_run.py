@@ -12,7 +12,7 @@ from ranked import NAMES, small_matrix
 from submission.editions import get_edition
 from submission.formats.score_matrix import write_scores
 from submission.runs.entry import ranked_result
-from submission.runs.files import FrameScores, write_frame_scores
+from submission.runs.record import FrameScores, write_frame_scores
 
 LOSS = {"kind": "ranking", "weight": 1.0, "margin": 0.2}
 STAGE = {

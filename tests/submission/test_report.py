@@ -19,7 +19,7 @@ from submission.report.audio import AudioStore
 from submission.report.moments import make_axis
 from submission.report.page import clock, dotted_values
 from submission.runs.entry import open_entry
-from submission.runs.files import FrameScores
+from submission.runs.record import FrameScores
 
 
 @pytest.fixture(scope="module")

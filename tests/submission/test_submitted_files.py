@@ -37,7 +37,7 @@ from submission.formats.score_matrix import (
 )
 from submission.formats.truth import labels_of, read_annotations, read_blind_set, read_captions, relevant_names
 from submission.metrics.summary import summarise_matrix
-from submission.runs.files import FrameScores, read_clips, read_frame_scores, write_frame_scores
+from submission.runs.record import FrameScores, read_clips, read_frame_scores, write_frame_scores
 
 E2025, CUSTOM = EDITIONS["2025"], EDITIONS["custom"]
 

@@ -10,7 +10,7 @@ import tiny
 import torch
 import torch.nn.functional as F
 
-from submission.runs.reading import read_result
+from submission.runs.record import read_result
 from system.__main__ import main
 from system.experiments.summary import format_result
 from system.models import embeddings

@@ -16,7 +16,7 @@ from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package import meta
 from submission.runs.entry import open_entry
-from submission.runs.files import write_clips
+from submission.runs.record import write_clips
 from system.experiments import run
 from system.experiments.summary import describe_data, report
 from system.features.extract import Features, build_features

@@ -23,8 +23,7 @@ from submission.formats.moments import MomentQuery, Moments, MomentTruth
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values
 from submission.runs.entry import open_entry
-from submission.runs.files import read_frame_scores
-from submission.runs.record import RunResult
+from submission.runs.record import RunResult, read_frame_scores
 from system.__main__ import main
 from system.experiments.moments import metrics_of_new_texts, metrics_of_random_windows
 from system.moments.windows import Decoding

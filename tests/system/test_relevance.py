@@ -161,10 +161,9 @@ def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkey
     monkeypatch.setattr(Figure, "savefig", save)
     relevance = Relevance(settings(), corpus())
     found = relevance.distribution
-    draw_relevance(relevance, "corpus", tmp_path / "a.png")
+    draw_relevance(relevance, tmp_path / "a.png")
     bars, right = drawn[0].axes
     assert bars.patches[0].get_data().values.tolist() == found.counts  # type: ignore[attr-defined]
     x, y = right.lines[0].get_data()
     assert np.array_equal(relevance.margin_factor(np.asarray(x)), np.asarray(y))
     assert [line.get_xdata()[0] for line in right.lines[1:]] == [c for c in found.percentiles if c > 2**-11]  # type: ignore[index]
-    assert bars.get_title(loc="left") == "corpus"

@@ -11,8 +11,7 @@ import pytest
 import tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from submission.runs.reading import read_metrics
-from submission.runs.record import EpochLine
+from submission.runs.record import EpochLine, read_metrics
 from system.__main__ import main
 from system.runs import checkpoints
 from system.training.tracking import metrics_by_step
