@@ -3,6 +3,7 @@
 Reads strict UTF-8 text. Writes files completely or not at all, by temporary names, renaming and syncing.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -153,7 +154,12 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file for writing bytes; it replaces `path` after the block, if the block raises no error."""
+    """Open a temporary file for writing bytes; it replaces `path` after the block, if the block raises no error.
+
+    Raises FileNotFoundError if the folder of `path` is missing.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with replacing(path) as temporary, temporary.open("wb") as file:
         yield file
 

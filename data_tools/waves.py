@@ -20,17 +20,24 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
 
     Raises KitError for arrays that are not waves: other than (samples,) or (samples, channels) of finite floats.
     """
-    items = audio if isinstance(audio, list | tuple) else [audio]
-    if all(isinstance(one, str) or not hasattr(one, "__array__") for one in items):
+    arrays = [
+        one.detach().cpu() if hasattr(one, "detach") else one
+        for one in (audio if isinstance(audio, list | tuple) else [audio])
+    ]
+    if not any(hasattr(one, "__array__") and np.asarray(one).dtype.kind not in "UO" for one in arrays):
         return None
-    waves = [np.asarray(one.detach().cpu() if hasattr(one, "detach") else one) for one in items]
-    for number, wave in enumerate(waves):
-        if wave.dtype.kind != "f" or wave.ndim not in (1, 2) or not np.isfinite(wave).all():
+    waves = []
+    for number, one in enumerate(map(np.asarray, arrays)):
+        if one.dtype.kind != "f" or one.ndim not in (1, 2) or not one.size or one.shape[-1] > one.shape[0]:
             raise KitError(
-                f"wave {number} has shape {wave.shape} and type {wave.dtype}; a wave must be (samples,) or (samples, "
-                "channels), of finite floats with full scale 1"
+                f"wave {number} has shape {one.shape} and type {one.dtype}; a wave must be (samples,) or (samples, "
+                "channels), of floats with full scale 1"
             )
-    return [wave.astype(np.float32) for wave in waves]
+        with np.errstate(over="ignore"):
+            waves.append(one.astype(np.float32))
+        if not np.isfinite(waves[-1]).all():
+            raise KitError(f"wave {number} has samples that are NaN, infinite or too large for 32 bits; correct them")
+    return waves
 
 
 def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> list[Path]:

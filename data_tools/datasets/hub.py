@@ -104,6 +104,7 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
                 check_caption(text, f"{path}, {file_name}")
             target = audio / split / file_name
             if not target.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
                 with writing(target) as out:
                     out.write(content)
             elif target.read_bytes() != content:

@@ -36,6 +36,7 @@ def convert(clip: Clip, out: Path, rate: int, format: str) -> Clip | AudioError:
     try:
         if not path.is_file():
             content = encoded(read_audio(clip.path, rate), rate, format.upper(), SUBTYPES[format])
+            path.parent.mkdir(parents=True, exist_ok=True)
             with writing(path) as file:
                 file.write(content)
         return replace(clip, path=os.path.abspath(path), seconds=soundfile.info(path).duration)
