@@ -81,7 +81,9 @@ def ranks() -> tuple[int, int]:
 
     Source: RANK and WORLD_SIZE in the environment; (0, 1) if they are missing.
     """
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if "WORLD_SIZE" not in os.environ:
+        return 0, 1
+    return int(os.environ.get("RANK", "0")), int(os.environ["WORLD_SIZE"])
 
 
 def _rank_prefix() -> str:

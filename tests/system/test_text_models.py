@@ -287,7 +287,7 @@ def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
         encoder.prepare(captions)
     assert len(encoder.bank) == 8
     lines = [record.message for record in caplog.records]
-    assert any("embedding 10 captions by" in line and "4 of 10 captions" in line for line in lines)
+    assert any("embedding 10 captions by" in line and "4/10" in line for line in lines)
     again = tokens("mean", tmp_path / "m", tmp_path / "banks")
     counted: list[int] = []
     monkeypatch.setattr(again, "vectors", lambda texts: counted.append(len(texts)) or compute(texts))
