@@ -60,7 +60,7 @@ def test_write_check_and_score_agree(said: Said) -> None:
         assert {name: found["values"][name] for name in values} == pytest.approx(values)
     assert "note" in said("check 2022.csv")
     assert "ok" in said("check 2025.csv --truth a.npy")
-    assert f"mAP@10     {values['mAP@10']:.4f}" in said("score a.npy")
+    assert f"mAP@10     {values['mAP@10']:.4f}  95 % " in said("score a.npy")
     rows = json.loads(said("score a.npy --json"))["per_query"]
     assert list(rows) == ["query", "R@1", "R@5", "R@10", "mAP@10"]
     assert (len(rows["query"]), np.mean(rows["mAP@10"])) == (24, pytest.approx(values["mAP@10"]))
