@@ -99,8 +99,6 @@ class RankedResult(Record):
         chance, untrained, ceiling: Values of `metric` for random order, for the untrained model (None if nothing was
             trained), and for a perfect system on composed scenes (None for other data).
         also_trained_on: Number of ranked clips that are also training data.
-        scores: File with the score matrix.
-        csv: File with the CSV to submit; None if the entry writes no CSV.
     """
 
     __pydantic_extra__: dict[str, Any]
@@ -118,8 +116,6 @@ class RankedResult(Record):
     untrained: float | None
     ceiling: float | None
     also_trained_on: int
-    scores: str
-    csv: str | None
 
     @property
     def figures(self) -> dict[str, float]:
@@ -132,16 +128,12 @@ class BlindResult(Record):
 
     Attributes:
         checkpoint: Description of the checkpoint.
-        scores: File with the score matrix.
-        csv: File with the CSV to submit.
     """
 
     queries: int
     clips: int
     checkpoint: str
     edition: str
-    scores: str
-    csv: str
 
 
 class FittedScore(Record):
@@ -176,10 +168,6 @@ class MomentsResult(Record):
         new_texts: Number of queries whose text was not in the training data; None for a blend.
         figures_of_new_texts: Metrics of these queries; None without such queries, and for a blind list.
         fitted: Numbers of the score of moments (see FittedScore) that the setting `fit` has fitted; None without it.
-        windows: File with the found windows and their scores.
-        answers: File to submit, with the found windows without scores.
-        truth: File with the queries and their true windows.
-        frames: File with the frame probabilities.
     """
 
     metric: str
@@ -196,10 +184,6 @@ class MomentsResult(Record):
     fitted: FittedScore | None
     edition: str
     also_trained_on: int
-    windows: str
-    answers: str
-    truth: str
-    frames: str
 
 
 class RunResult(Record):

@@ -97,16 +97,10 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
         fitted, origin = score.trained_numbers(), describe_fit(origin, entry.fit)
     series = score_asked(retriever, asked)[1]
     located = find_windows([(score, series)], entry.decoding, entry.windows)
-    files = {
-        "windows": run.windows_file(name),
-        "answers": run.csv_file(name).with_suffix(".jsonl"),
-        "truth": run.scores_file(name).with_suffix(".truth.jsonl"),
-        "frames": run.scores_file(name).with_suffix(".frames.npz"),
-    }
-    truth, answers = write_windows(files["windows"], files["truth"], asked, located)
-    write_moments(files["answers"], answers)
+    truth, answers = write_windows(run.file("windows", name), run.file("truth", name), asked, located)
+    write_moments(run.file("answers", name), answers)
     frames = {qid: FrameScores(one.edges, one.frames) for qid, one in zip(truth.queries, located, strict=True)}
-    write_frame_scores(files["frames"], frames)
+    write_frame_scores(run.file("frames", name), frames)
     edges = {qid: one.edges for qid, one in frames.items()}
     grids = dict(zip(truth.queries, series.grids, strict=True))
     trained = data.texts({source for stage in retriever.recipe.stages.values() for source in stage.train.data})
@@ -121,7 +115,6 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
         "fitted": fitted,
         "edition": edition.name,
         "also_trained_on": count_trained_clips(run, entry.data, data),
-        **{kind: str(path) for kind, path in files.items()},
     }
     return MomentsResult.model_validate(result)
 

@@ -69,7 +69,7 @@ class RunRanking:
 
     def earlier(self, name: str) -> ScoreMatrix:
         """Return the scores of an earlier entry."""
-        return read_scores(self.run.scores_file(name))
+        return read_scores(self.run.file("scores", name))
 
     def other(self, folder: str, ranked: RankedSet) -> ScoreMatrix:
         """Return the scores by another run or an exported model."""
@@ -109,12 +109,12 @@ def _chain(recipe: schema.Recipe, name: str) -> list[str]:
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
     """Return whether a rank entry's result is there and still holds; what is gone since then is not compared."""
-    entry, path = recipe.rank[name], run.entry_file(name)
-    files = [path, run.scores_file(name)]
+    entry, path = recipe.rank[name], run.file("result", name)
+    files = [path, run.file("scores", name)]
     if isinstance(entry, RankMoments):
-        files = [path, run.windows_file(name), run.csv_file(name).with_suffix(".jsonl")]
+        files = [path, run.file("windows", name), run.file("answers", name)]
     elif blind_entry(recipe, name) or entry.csv:
-        files.append(run.csv_file(name))
+        files.append(run.file("csv", name))
     noted = read_json(path) if all(file.exists() for file in files) else None
     if not (isinstance(noted, dict) and noted.keys() >= {"identity", "result"}):
         return False
@@ -132,7 +132,7 @@ def rank_entry(name: str, ranking: RunRanking) -> None:
     recipe, run, entry = ranking.recipe, ranking.run, ranking.recipe.rank[name]
     run.forget(name)
     noted, result = identity(recipe, name), _rank(name, entry, ranking)
-    write_json(run.entry_file(name), {"identity": noted, "result": result.document()})
+    write_json(run.file("result", name), {"identity": noted, "result": result.document()})
 
 
 def _rank(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
@@ -147,8 +147,6 @@ def _rank(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
             clips=len(matrix.clip_ids),
             checkpoint=origin,
             edition=get_edition(entry.edition).name,
-            scores=str(run.scores_file(name)),
-            csv=str(run.csv_file(name)),
         )
     source, ranked = recipe.ranked_source(name), recipe.ranked(name)
     matrix, origin = _write_scores(name, entry, ranking.source(source), ranking, entry.csv)
@@ -161,8 +159,6 @@ def _rank(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
         checkpoint=origin,
         ceiling=ceiling_of(recipe.data[source]),
         also_trained_on=count_trained_clips(run, source, ranking.data, entry.other_models),
-        scores=str(run.scores_file(name)),
-        csv=str(run.csv_file(name)) if entry.csv else None,
     )
 
 
@@ -181,11 +177,11 @@ def _write_scores(
         )  # fmt: skip
     matrix, origin = entry.scores(ranked, ranking)
     matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
-    write_scores(run.scores_file(name), matrix)
+    write_scores(run.file("scores", name), matrix)
     if has_csv:
-        write_csv(matrix, run.csv_file(name), edition)
+        write_csv(matrix, run.file("csv", name), edition)
     if not blind_entry(ranking.recipe, name):
-        write_clips(run.clips_file(name), ranked.clips)
+        write_clips(run.file("clips", name), ranked.clips)
     return matrix, origin
 
 

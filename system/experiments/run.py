@@ -133,7 +133,9 @@ def _write_result(
     draw_run(run)
     if relevance:
         draw_relevance(relevance, run.figures / "relevance.svg")
-    results = {name: read_json(run.entry_file(name))["result"] for name in recipe.rank if name in run.ranked_entries()}
+    results = {
+        name: read_json(run.file("result", name))["result"] for name in recipe.rank if name in run.ranked_entries()
+    }
     blind = {name for name in results if blind_entry(recipe, name)}
     moments = {name for name in results if isinstance(recipe.rank[name], RankMoments)}
     several = f", {process_count()} processes" if process_count() > 1 else ""

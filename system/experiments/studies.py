@@ -187,11 +187,11 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():
         if isinstance(entry, MomentsResult):
-            summary, figures = _figures_of_moments(run.scores_file(name), entry)
+            summary, figures = _figures_of_moments(run, name, entry)
             tested, bounds = "R1@0.7", {"random": entry.random, "true frames": entry.ceiling}
             known = {what: values and values[entry.metric] for what, values in bounds.items()}
         else:
-            summary, figures = _figures_of_clips(run.scores_file(name))
+            summary, figures = _figures_of_clips(run.file("scores", name))
             tested = next((one[4:] for one in study.columns if one.startswith("T2A mAP")), "mAP@10")
             known = {"chance": entry.chance, "ceiling": entry.ceiling}
         yield {
@@ -211,9 +211,9 @@ def _figures_of_clips(scores: Path) -> tuple[Summary, dict[str, float]]:
     return to_clips, {f"{way} {metric}": one for way, values in both.items() for metric, one in values.items()}
 
 
-def _figures_of_moments(scores: Path, entry: MomentsResult) -> tuple[Summary, dict[str, float]]:
-    truth, edition = read_moment_truth(scores.with_suffix(".truth.jsonl")), get_moments_edition(entry.edition)
-    summary = summarise_moments_file(scores.with_suffix(".windows.jsonl"), truth, edition)
+def _figures_of_moments(run: Run, name: str, entry: MomentsResult) -> tuple[Summary, dict[str, float]]:
+    truth, edition = read_moment_truth(run.file("truth", name)), get_moments_edition(entry.edition)
+    summary = summarise_moments_file(run.file("windows", name), truth, edition)
     new = {f"{metric} new texts": value for metric, value in (entry.figures_of_new_texts or {}).items()}
     return summary, summary.values | summary.by_length | new
 

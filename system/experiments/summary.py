@@ -126,12 +126,12 @@ def format_result(run: Run, result: RunResult) -> str:
     times = f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training"
     lines = [f"run        {run.folder}", f"{made} parameters, {result.hardware}, {times}", *_time_lines(run)]
     for name, entry in result.rank.items():
-        lines += _rank_lines(name, entry)
+        lines += _rank_lines(name, entry, run)
     for name, blind in result.blind.items():
         size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"
-        lines += [f"{name}: blind set, {size}, {_chosen(blind.checkpoint)}", f"  CSV        {blind.csv}"]
+        lines += [f"{name}: blind set, {size}, {_chosen(blind.checkpoint)}", f"  CSV        {run.file('csv', name)}"]
     for name, moments in result.moments.items():
-        lines += _moment_lines(name, moments)
+        lines += _moment_lines(name, moments, run)
     lines += missing_blind_lines(load_recipe(run.resolved).recipe, set(result.blind))
     return "\n".join(lines)
 
@@ -142,7 +142,7 @@ def _chosen(checkpoint: str) -> str:
     return f"{at}, chosen by validation {best}" if best else checkpoint
 
 
-def _rank_lines(name: str, entry: RankedResult) -> Iterator[str]:
+def _rank_lines(name: str, entry: RankedResult, run: Run) -> Iterator[str]:
     size = f"{counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}"
     yield f"{name}: {size} of {entry.data}, {_chosen(entry.checkpoint)}"
     interval = "one query: no interval"
@@ -153,7 +153,8 @@ def _rank_lines(name: str, entry: RankedResult) -> Iterator[str]:
     untrained = f", untrained {entry.untrained:.4f}" if entry.untrained is not None else ""
     ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
     yield f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}"
-    yield f"  CSV        {entry.csv or 'none'}"
+    csv = run.file("csv", name)
+    yield f"  CSV        {csv if csv.exists() else 'none'}"
     if entry.also_trained_on:
         yield f"  beware     the model was also trained on {entry.also_trained_on} of these clips"
     for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
@@ -161,7 +162,7 @@ def _rank_lines(name: str, entry: RankedResult) -> Iterator[str]:
             yield f"  BEWARE     {entry.metric} is not surely better than {baseline}: its interval reaches {value:.4f}"
 
 
-def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
+def _moment_lines(name: str, entry: MomentsResult, run: Run) -> Iterator[str]:
     """Yield the lines on an entry of moments, whose metrics are in per cent."""
     size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
     yield f"{name}: {size} of {entry.data}, {_chosen(entry.checkpoint)}"
@@ -174,4 +175,4 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
         yield f"  {metric:<9}  {format_metric(metric, value)}  ({bounds})  {', '.join(others)}"
     if entry.also_trained_on and entry.figures:
         yield f"  beware     the model was also trained on {entry.also_trained_on} of these recordings"
-    yield f"  file       {entry.answers}"
+    yield f"  file       {run.file('answers', name)}"

@@ -31,6 +31,16 @@ from submission.runs.record import EpochLine, Record, RunResult, finish_hint, re
 from system.recipe import schema
 from system.recipe.load import Loaded, differing, load_recipe
 
+FILES = {  # of a rank entry
+    "result": "results/{}.json",
+    "scores": "scores/{}.npy",
+    "clips": "scores/{}.clips.csv",
+    "csv": "submission/{}.csv",
+    "windows": "scores/{}.windows.jsonl",  # found ones with their scores
+    "answers": "submission/{}.jsonl",  # without
+    "truth": "scores/{}.truth.jsonl",
+    "frames": "scores/{}.frames.npz",
+}
 TRAINED_ON = "trained_on.csv"  # exported models have this file too
 log = logging.getLogger(__name__)
 
@@ -83,25 +93,9 @@ class Run:
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
         self.figures, self.trained_on, self.resolved = folder / "figures", folder / TRAINED_ON, folder / "resolved.json"
 
-    def scores_file(self, name: str) -> Path:
-        """Return the path of a rank entry's score matrix."""
-        return self.folder / "scores" / f"{name}.npy"
-
-    def csv_file(self, name: str) -> Path:
-        """Return the path of a rank entry's submission file."""
-        return self.folder / "submission" / f"{name}.csv"
-
-    def clips_file(self, name: str) -> Path:
-        """Return the path of a rank entry's table of ranked clips."""
-        return self.folder / "scores" / f"{name}.clips.csv"
-
-    def entry_file(self, name: str) -> Path:
-        """Return the path of the file that says that a rank entry is ranked."""
-        return self.folder / "results" / f"{name}.json"
-
-    def windows_file(self, name: str) -> Path:
-        """Return the path of the windows that a rank entry has found, with their scores."""
-        return self.folder / "scores" / f"{name}.windows.jsonl"
+    def file(self, kind: str, name: str) -> Path:
+        """Return the path of a file of a rank entry, of one of the kinds in FILES."""
+        return self.folder / FILES[kind].format(name)
 
     def ranked_entries(self) -> set[str]:
         """Return the names of the rank entries that are ranked."""
@@ -109,8 +103,8 @@ class Run:
 
     def forget(self, name: str) -> None:
         """Delete what a rank entry has written, its result first."""
-        self.entry_file(name).unlink(missing_ok=True)
-        for folder in (self.scores_file(name).parent, self.csv_file(name).parent):
+        self.file("result", name).unlink(missing_ok=True)
+        for folder in (self.folder / "scores", self.folder / "submission"):
             folder.mkdir(exist_ok=True)
             for path in folder.glob(f"{name}.*"):
                 path.unlink()

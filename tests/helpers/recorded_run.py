@@ -103,8 +103,6 @@ def write_run(folder: Path, seed: int = 0) -> Path:
             "checkpoint": "only epoch 1",
             "ceiling": None,
             "also_trained_on": 2,
-            "scores": "",
-            "csv": None,
         }
         ranked[name] = ranked_result(matrix, get_edition(2022), small_matrix(9), **facts).document()
         ranks[name] = entry(data=data, checkpoint="last" if name == "last" else "mAP@10")
@@ -113,7 +111,7 @@ def write_run(folder: Path, seed: int = 0) -> Path:
     texts = [f"blind {n}" for n in range(24)]
     blind = small_matrix(seed + 7, query_texts=texts, relevant=[None] * 24, facts=made)
     write_scores(folder / "scores/blind.npy", blind)
-    facts = {"queries": 24, "clips": 12, "checkpoint": "", "edition": "2022", "scores": "", "csv": "", "sha256": ""}
+    facts = {"queries": 24, "clips": 12, "checkpoint": "", "edition": "2022"}
     return write_common(folder, ranks, rank=ranked, blind={"blind": facts})
 
 
@@ -155,8 +153,7 @@ def write_moments_run(folder: Path) -> Path:
         moments[name] = {
             "metric": "R1@0.7", "figures": figures, "bootstrap": None, "random": figures, "ceiling": figures,
             "new_texts": None, "figures_of_new_texts": None, "data": "evaluation", "queries": 4, "clips": 3,
-            "checkpoint": "only epoch 1", "fitted": None, "edition": "2026", "also_trained_on": 0, "windows": "",
-            "answers": "", "truth": "", "frames": "",
+            "checkpoint": "only epoch 1", "fitted": None, "edition": "2026", "also_trained_on": 0,
         }  # fmt: skip
     rank = {"found": entry(kind="moments"), "blind": entry(kind="moments", data="list")}
     data = result(folder)["data"]

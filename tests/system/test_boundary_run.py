@@ -87,10 +87,9 @@ def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_ma
     model = load_model(run, cache=tmp_path / "cache")
     pool = model.open(*list_clips(moments_manifest, "evaluation"))
     search = Search(model, pool, moments_manifest)
-    result = RunResult.model_validate_json((run / "result.json").read_text()).moments["heard"]
     names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}
     moments = {one.id: one for one in tiny_moments.moments_of(moments_manifest)}
-    for qid, windows in answers(Path(result.windows)).items():
+    for qid, windows in answers(run / "scores/heard.windows.jsonl").items():
         found = search.find(moments[qid].text, len(pool.clips))
         (hit,) = [hit for hit in found or [] if pool.clips[hit.row].file_name == names[moments[qid].clip]]
         assert hit.located is not None

@@ -156,7 +156,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
     assert sum(embedded) == 4 * pool
-    assert made.clips_file("mean").read_text().splitlines()[0] == "clip,path,seconds"
+    assert made.file("clips", "mean").read_text().splitlines()[0] == "clip,path,seconds"
 
 
 def test_run_with_a_single_query_is_reported_without_interval(

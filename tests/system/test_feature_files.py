@@ -90,12 +90,15 @@ def test_recipe_with_published_features_runs_without_audio(
     assert [one.part for one in networks(opened)] == ["msclap"]
     assert count_parameters([opened])[1] == 31_000_000
     assert external_items([opened])["MS-CLAP"]["url"] is None
-    assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
+    assert (
+        submission(["check", str(tmp_path / "run/submission/blind.jsonl"), "--queries", str(published / "list.jsonl")])
+        == 0
+    )
     assert submission(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert re.search(r"no audio: -test_0\d.npz", page)
     assert "data-from" not in re.sub(r"(?s)<script>.*", "", page)
-    assert [w % 1 for line in Path(found["blind"]["answers"]).read_text().splitlines()
+    assert [w % 1 for line in (tmp_path / "run/submission/blind.jsonl").read_text().splitlines()
             for window in json.loads(line)["pred_relevant_windows"] for w in window].count(0.0) > 0  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from system.moments.windows import Decoding
 from system.ranking.windows import find_windows, score_recordings
 from system.recipe.data import load_data
 from system.retriever import load_model
+from system.runs.folder import Run
 from system.runs.open import open_trained
 from system.training.validation import MomentValidation
 
@@ -95,27 +96,25 @@ def test_files_of_a_moment_run_pass_check_and_give_the_metrics_of_the_run(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = result_of(run).moments["overlap"]
-    assert submission(["check", entry.answers, "--truth", entry.truth]) == 0
-    for file in (entry.answers, entry.windows):
+    files = {kind: str(Run(run).file(kind, "overlap")) for kind in ("answers", "windows", "truth")}
+    assert submission(["check", files["answers"], "--truth", files["truth"]]) == 0
+    for file in (files["answers"], files["windows"]):
         capsys.readouterr()
-        assert submission(["score", file, "--truth", entry.truth, "--json"]) == 0
+        assert submission(["score", file, "--truth", files["truth"], "--json"]) == 0
         said = json.loads(capsys.readouterr().out)
         assert entry.figures is not None
         for metric, value in entry.figures.items():
             assert said["values"][metric] == pytest.approx(value, abs=1e-12)
-    first = json.loads(Path(entry.answers).read_text().splitlines()[0])
+    first = json.loads(Path(files["answers"]).read_text().splitlines()[0])
     assert first["vid"] == "evaluation_000"
     assert all(0 <= start < end <= tiny_moments.SECONDS for start, end in first["pred_relevant_windows"])
 
 
 def test_moment_run_writes_the_probabilities_of_frames(run: Path) -> None:
     """A frame is in a moment as often as the windows around it say: highest where the first window is."""
-    found = result_of(run).moments
     for name in ("overlap", "thresholds"):
-        entry = found[name]
-        assert entry.frames is not None
-        frames = read_frame_scores(Path(entry.frames))
-        lines = [json.loads(line) for line in Path(entry.windows).read_text().splitlines()]
+        frames = read_frame_scores(Run(run).file("frames", name))
+        lines = [json.loads(line) for line in Run(run).file("windows", name).read_text().splitlines()]
         assert list(frames) == [line["qid"] for line in lines]
         for line in lines:
             edges, values = frames[line["qid"]]
