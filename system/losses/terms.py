@@ -339,7 +339,7 @@ class TwoState(Term):
     kind: Literal["two_state"]
     per_frame: bool  # divided by the recording's frames
 
-    of_moments: ClassVar[bool] = True
+    of_moments: ClassVar = True
 
     def value(self, batch: BatchScores) -> Tensor:
         assert batch.frames is not None
@@ -354,7 +354,7 @@ class FrameCrossEntropy(Term):
 
     kind: Literal["frame_cross_entropy"]
 
-    of_moments: ClassVar[bool] = True
+    of_moments: ClassVar = True
 
     def value(self, batch: BatchScores) -> Tensor:
 

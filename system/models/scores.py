@@ -44,7 +44,7 @@ class Cosine(ScoreSettings):
 
     kind: Literal["cosine"]
 
-    meaning: ClassVar[str] = "the cosine of the embeddings of a query and a clip, from -1 to 1"
+    meaning: ClassVar = "the cosine of the embeddings of a query and a clip, from -1 to 1"
 
     def build(self, dim: int) -> Scorer:
         return cosine
@@ -59,9 +59,9 @@ class FrameWord(ScoreSettings):
 
     kind: Literal["frame_word"]
 
-    of_series: ClassVar[bool] = True
-    of_words: ClassVar[bool] = True
-    meaning: ClassVar[str] = "similarity of the frames of a clip and the words of a query (dot products), at least 0"
+    of_series: ClassVar = True
+    of_words: ClassVar = True
+    meaning: ClassVar = "similarity of the frames of a clip and the words of a query (dot products), at least 0"
 
     def build(self, dim: int) -> Scorer:
         return frame_word
@@ -76,8 +76,8 @@ class DotProduct(ScoreSettings):
 
     kind: Literal["dot_product"]
 
-    unit_length: ClassVar[bool] = False
-    meaning: ClassVar[str] = "the logit that the query describes the clip; 0 means a probability of one half"
+    unit_length: ClassVar = False
+    meaning: ClassVar = "the logit that the query describes the clip; 0 means a probability of one half"
 
     def build(self, dim: int) -> Scorer:
         return ClipLogits()
@@ -92,9 +92,9 @@ class FrameDotProducts(ScoreSettings):
 
     kind: Literal["frame_dot_products"]
 
-    of_series: ClassVar[bool] = True
-    unit_length: ClassVar[bool] = False
-    meaning: ClassVar[str] = "the logit of the clip's best frame; 0 means a probability of one half"
+    of_series: ClassVar = True
+    unit_length: ClassVar = False
+    meaning: ClassVar = "the logit of the clip's best frame; 0 means a probability of one half"
 
     def build(self, dim: int) -> Scorer:
         return FrameLogits()
@@ -110,9 +110,9 @@ class Moments(ScoreSettings):
 
     kind: Literal["moments"]
 
-    of_series: ClassVar[bool] = True
-    finds_moments: ClassVar[bool] = True
-    meaning: ClassVar[str] = "the log odds that the query is heard anywhere in the clip"
+    of_series: ClassVar = True
+    finds_moments: ClassVar = True
+    meaning: ClassVar = "the log odds that the query is heard anywhere in the clip"
 
     def build(self, dim: int) -> Scorer:
         return MomentScore()
