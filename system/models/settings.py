@@ -51,6 +51,8 @@ class Model(Strict):
                 yield (name,), f"score {score.kind} needs an encoder that returns {series}; set `embedding: {series}`"
             if part.embeds_series and not wanted:
                 yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
+            if getattr(part, "head", None) == "none" and getattr(part, "hidden", None):
+                yield (name, "hidden"), "`head: none` has no layer; remove hidden, or set head: linear"
         scores = self.text.frozen_scores
         if scores and not self.text.is_trained and score.kind not in scores:
             yield ("score",), f"the frozen text encoder {self.text.kind} needs score {' or '.join(scores)}"
