@@ -42,7 +42,7 @@ def standardised(values: np.ndarray) -> np.ndarray:
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
     """Return the weighted mean of score matrices, by default equally."""
     require_same_labels(parts)
-    factors = np.ones(len(parts)) if weights is None else np.array(weights, dtype=np.float64)
+    factors = np.array(weights or [1.0] * len(parts))
     total = sum(factor * scaled(part, how) for factor, part in zip(factors, parts.values(), strict=True))
     editions = {part.facts.get("edition") for part in parts.values()}
     facts = {

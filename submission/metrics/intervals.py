@@ -43,15 +43,15 @@ def bootstrap_intervals(per_query: Iterable[np.ndarray], groups: Groups) -> list
     Args:
         per_query: (Q,) values of each metric; all metrics use the same draws.
     """
-    sums, sizes = np.stack([np.bincount(groups, weights=values) for values in per_query]), np.bincount(groups)
-    n_groups = len(sizes)
+    # The last row has the sizes of the groups.
+    totals = np.stack([np.bincount(groups, weights=values) for values in [*per_query, np.ones(len(groups))]])
+    n_groups = totals.shape[1]
     if n_groups == 1:
-        return [(np.nan, np.nan)] * len(sums)
-    rng, means = np.random.default_rng(SEED), []
-    for _ in range(RESAMPLES):
-        times = np.bincount(rng.integers(n_groups, size=n_groups), minlength=n_groups)  # that each group is drawn
-        means.append(sums @ times / (sizes @ times))
-    bounds = np.quantile(means, [0.025, 0.975], axis=0)
+        return [(np.nan, np.nan)] * (len(totals) - 1)
+    rng = np.random.default_rng(SEED)
+    drawn = [totals @ np.bincount(rng.integers(n_groups, size=n_groups), minlength=n_groups) for _ in range(RESAMPLES)]
+    *sums, sizes = np.transpose(drawn)
+    bounds = np.quantile(np.divide(sums, sizes), [0.025, 0.975], axis=1)
     return [(low, high) for low, high in bounds.T.tolist()]
 
 
