@@ -156,12 +156,14 @@ FAULTS: list[tuple[str, Callable[[list[list[str]]], bytes], int | None, str]] = 
     ("2022", lambda rows: cell(7, 4, rows[6][3])(rows), 7, "twice"),
     ("2025", raw(b"index", b"caption"), 1, "header"),
     ("2025", cell(1, 3, "x.wav"), 1, "unknown file"),
+    ("2025", cell(1, 1, "x.wav"), 1, "unknown file"),
     ("2025", lambda rows: cell(1, 3, rows[0][4])(rows), 1, "twice"),
     ("2025", lambda rows: table(row[:-1] for row in rows), 1, "no column"),
     ("2025", cell(9, 5, "high"), 9, "finite"),
     ("2025", cell(9, 5, ""), 9, "finite"),
     ("2025", cell(9, 5, "nan"), 9, "finite"),
     ("2025", cell(9, 5, "1e39"), 9, "finite"),
+    ("2025", cell(9, 5, f"{2**128 - 2**103}"), 9, "finite"),
     ("2025", lambda rows: table([*rows[:5], [*rows[5], "1"], *rows[6:]]), 6, "cells"),
 ]
 
