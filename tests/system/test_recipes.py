@@ -258,7 +258,7 @@ def test_crnn_with_fewer_than_64_bands_is_refused(tmp_path: Path) -> None:
         if fine:
             load(tmp_path, content)
             continue
-        with pytest.raises(RecipeError, match=f"logmel.bands: crnn needs at least 64 mel bands, not {bands}"):
+        with pytest.raises(RecipeError, match="experts: crnn needs at least 64 mel bands"):
             load(tmp_path, content)
 
 
