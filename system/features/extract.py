@@ -300,7 +300,7 @@ def _attempt(read: Callable[[], Any], path: str) -> Any:
     except FileNotFoundError:
         return AudioError(f"{path}: no such audio file")
     except OSError as error:
-        raise KitError(f"{path}: {error.strerror}") from error
+        raise KitError(f"{path}: {error.strerror or error}") from error
 
 
 def _seconds(clip: Clip) -> float:
