@@ -1,7 +1,7 @@
 """Gradients of one update, for the whole batch in one pass, or for a few items at a time."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,8 +13,7 @@ from system.batches.loader import divide_into_chunks
 from system.compute.device import in_precision, on_device, seed_generators
 from system.compute.processes import is_first, process_count, process_index, sum_gradients
 from system.losses import terms
-from system.losses.diagnostics import diagnose
-from system.losses.terms import BatchScores
+from system.losses.terms import BatchScores, Ranking, Term, WeightedTriplet, margin_violations
 from system.models.batch import Batch, own_rows
 from system.models.embeddings import Embedded, concatenate_embeddings, gather_embeddings
 from system.models.retrieval import RetrievalModel
@@ -67,6 +66,28 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
     loss = terms.total_loss(scores, stage.losses)
     found = {"loss": loss.detach(), **diagnose(scores, stage.losses)}
     scaler.scale(loss).backward()
+    return found
+
+
+@torch.no_grad()
+def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
+    """Compute means of scores, and the shares of negatives that violate the margin of the first term with hinges.
+
+    Returns:
+        positive: of matching pairs. hardest_negative: of the hardest negatives, 0 without any. violations, and
+        violations_relaxed for a relaxed margin; negatives that the loss does not choose count too.
+    """
+    highest = batch.scores.masked_fill(batch.same_clip, -math.inf)
+    highest = torch.cat([highest.amax(0), highest.amax(1)])
+    known, negative = highest.isfinite(), ~batch.same_clip
+    hardest = highest.where(known, 0.0).sum() / known.sum().clamp(min=1)
+    found = {"positive": batch.scores.diagonal().mean(), "hardest_negative": hardest}
+    hinges = [term for term in terms if isinstance(term, Ranking | WeightedTriplet)]
+    hinges = [term for term in hinges if not isinstance(term, WeightedTriplet) or term.clamp == "each"]
+    for relaxed in (False, True)[: 1 + hinges[0].needs_relevance] if hinges else ():
+        gaps = margin_violations(batch, hinges[0].margin, relaxed)
+        above = torch.stack([(negative & (gap > 0)).sum() for gap in gaps]).sum()
+        found["violations_relaxed" if relaxed else "violations"] = above / (2 * negative.sum().clamp(min=1))
     return found
 
 

@@ -5,6 +5,7 @@ captions, whose own pair has the highest score in the batch. mAP and recalls are
 model has collapsed if its embeddings are nearly equal.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ from system.compute.device import in_precision, seed_generators
 from system.features.extract import Features
 from system.losses import terms
 from system.losses.cider import Relevance
-from system.losses.diagnostics import accuracies
+from system.losses.terms import BatchScores
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.moments.labellings import length_mask
@@ -115,6 +116,16 @@ class Validation:
         recalls = [float(recall(ranks, counts, k).mean()) for k in (1, 5, 10)]
         found = {f"mAP@{k}": float(average_precision(ranks, counts, k).mean()) for k in (10, 16)}
         return found | {"recall_sum": sum(recalls)}
+
+
+def accuracies(batch: BatchScores) -> tuple[float, float]:
+    """Return the shares of clips (m1) and of captions (m2) whose match has the highest score of the batch.
+
+    Source: "Take it easy" (2022), section 4. Deviation: a tie counts as a miss; the paper's s_ii = max_j s_ij counts
+    it as a hit, so that a model with equal scores would have the accuracy 1.
+    """
+    matching, others = batch.scores.diagonal(), batch.scores.masked_fill(batch.same_clip, -math.inf)
+    return tuple(float((matching > others.amax(dim)).float().mean()) for dim in (1, 0))  # type: ignore[return-value]
 
 
 class MomentValidation:

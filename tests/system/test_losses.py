@@ -12,10 +12,11 @@ import torch
 
 from system.losses import Loss
 from system.losses import terms as losses
-from system.losses.diagnostics import accuracies, diagnose
 from system.losses.terms import Matching, Negatives, NtXent, Ranking, WeightedTriplet
 from system.models.embeddings import Embedded
 from system.models.scores import cosine
+from system.training.step import diagnose
+from system.training.validation import accuracies
 
 RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
 RELAXED = Ranking(kind="ranking", weight=1, margin=0.2, relax="cider")

@@ -16,7 +16,6 @@ from system.batches.items import Item
 from system.batches.loader import collate
 from system.features.extract import Features, build_features
 from system.losses import terms as losses
-from system.losses.diagnostics import accuracies
 from system.losses.terms import Matching, Ranking
 from system.models.audio import ExpertHeads, Gru
 from system.models.audio.heads import ExpertHead
@@ -30,7 +29,7 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 from system.training.step import embed_and_score
-from system.training.validation import Validation
+from system.training.validation import Validation, accuracies
 
 RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
 MATCHING = Matching(kind="matching", weight=3)
