@@ -1,6 +1,6 @@
 """Read audio files of any format, whole or in parts.
 
-libsndfile reads WAV, FLAC and Vorbis, PyAV (FFmpeg) all other formats: each takes those in which its positions
+libsndfile reads WAV, AIFF, FLAC and Vorbis, PyAV (FFmpeg) all other formats: each takes those in which its positions
 are exact and it is the faster one, see tests/benchmarks. All audio is mixed to mono and resampled.
 """
 
@@ -39,7 +39,7 @@ END = 1 << 62  # after the last sample
 MAX_PEAK = 2.0**32  # full scale is 1; higher values are not sound
 SHORTEST = 0.01  # seconds: a shorter file is at most a click
 STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
-_SOUNDFILE = (b"RIFF", b"RF64", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
+_SOUNDFILE = (b"RIFF", b"RF64", b"FORM", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
 # kaiser_best of resampy up to 0.2.2
 _OLD_KAISER = {"filter": "sinc_window", "num_zeros": 64, "precision": 9, "rolloff": 0.9475937167399596}
 
@@ -320,13 +320,13 @@ def _opened(path: Path | str) -> Iterator[_Open]:
 
 
 def _require_whole(path: Path | str) -> None:
-    """Raise AudioError if the sound in a WAV file is shorter than its header states."""
+    """Raise AudioError if the sound in a WAV or AIFF file is shorter than its header states."""
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        is_riff = file.read(12).startswith(b"RIFF")
-        while is_riff and len(header := file.read(8)) == 8:
-            length = int.from_bytes(header[4:], "little")
-            if header[:4] == b"data":
+        order, name = {b"RIFF": ("little", b"data"), b"FORM": ("big", b"SSND")}.get(file.read(12)[:4], ("", b""))
+        while order and len(header := file.read(8)) == 8:
+            length = int.from_bytes(header[4:], order)  # type: ignore[arg-type]
+            if header[:4] == name:
                 if file.tell() + length > size and length < STREAMED:
                     raise AudioError(f"{path}: cut, {file.tell() + length - size:,} bytes are missing; copy it again")
                 return
