@@ -115,10 +115,11 @@ def build_features(
         whole: Ids of clips whose waveforms are decoded now, so that damage is found early.
     """
     grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
-    for name, expert in experts.items():
-        if of_all := common_fault(expert, list(clips)):
+    for name, one in experts.items():
+        if of_all := common_fault(one, list(clips)):
             raise KitError(f"expert {name}: {of_all}")
     threads = ThreadPoolExecutor(_cores(), "decoding")
+    expert = next(iter(experts.values()))  # several are all of frames that are stored
     if isinstance(expert, EmbeddingFile):
         features = Features({name: expert.read_embeddings()}, grids=grids)
         _find_embeddings(features, clips, expert, strict)

@@ -26,7 +26,9 @@ def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> list[dict
     ]
 
 
-def freeze_parts(model: RetrievalModel, settings: schema.AdamW, step: int, trained: Iterable[nn.Parameter]) -> None:
+def set_training_mode(
+    model: RetrievalModel, settings: schema.AdamW, step: int, trained: Iterable[nn.Parameter]
+) -> None:
     """Put a model in training mode, but for the parts that `frozen_start` still freezes.
 
     A frozen part has no gradient, no update and no weight decay; it computes in evaluation mode, without dropout, and

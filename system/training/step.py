@@ -70,7 +70,7 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
 
 
 @torch.no_grad()
-def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
+def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tensor]:
     """Compute means of scores, and the shares of negatives that violate the margin of the first term with hinges.
 
     Returns:
@@ -82,7 +82,7 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
     known, negative = highest.isfinite(), ~batch.same_clip
     hardest = highest.where(known, 0.0).sum() / known.sum().clamp(min=1)
     found = {"positive": batch.scores.diagonal().mean(), "hardest_negative": hardest}
-    hinges = [term for term in terms if isinstance(term, Ranking | WeightedTriplet)]
+    hinges = [term for term in losses if isinstance(term, Ranking | WeightedTriplet)]
     hinges = [term for term in hinges if not isinstance(term, WeightedTriplet) or term.clamp == "each"]
     for relaxed in (False, True)[: 1 + hinges[0].needs_relevance] if hinges else ():
         gaps = margin_violations(batch, hinges[0].margin, relaxed)

@@ -27,7 +27,9 @@ from system.runs.open import open_trained
 log = logging.getLogger(__name__)
 
 
-def open_teachers(recipe: schema.Recipe, stage: schema.Stage, run: Run, data: Data, device: torch.device) -> Teachers:
+def embed_by_teachers(
+    recipe: schema.Recipe, stage: schema.Stage, run: Run, data: Data, device: torch.device
+) -> Teachers:
     """Embed all clips and captions of a stage by the teachers of its losses."""
     clips = [clip for source in (*stage.train.data, *stage.monitor.data) for clip in data.readable_clips(source)]
     names = dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)

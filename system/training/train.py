@@ -41,9 +41,9 @@ from system.runs import checkpoints
 from system.runs.checkpoints import Progress
 from system.runs.folder import Run
 from system.runs.open import load_start_weights
-from system.training.schedule import ends_early, freeze_parts, learning_rate, parameter_groups
+from system.training.schedule import ends_early, learning_rate, parameter_groups, set_training_mode
 from system.training.step import add_gradients, read_numbers
-from system.training.teachers import open_teachers
+from system.training.teachers import embed_by_teachers
 from system.training.tracking import EVERY, Tracking, metrics_by_step
 from system.training.validation import MomentValidation, Validation, collapse_messages
 
@@ -99,7 +99,7 @@ def train_stage(
     steps = sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
     relevance = relevance if terms.need_relevance(stage.losses) else None
     with first_before_others():
-        teachers = open_teachers(recipe, stage, run, data, device)
+        teachers = embed_by_teachers(recipe, stage, run, data, device)
     validate = _validation(stage, data, relevance, teachers, precision)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups, decay = parameter_groups(model, stage.optimizer), stage.optimizer.weight_decay
@@ -112,10 +112,14 @@ def train_stage(
         _load_start(name, stage.start_from, run, model, Path(recipe.banks))
     on_first(lambda: run.write_metrics([*earlier, *at.lines]))
     track.lines([*earlier, *at.lines])
-    before = max((step for step, _ in metrics_by_step(earlier)), default=0)  # of other stages
-    made_of = sampler, data.features, relevance, device, teachers, recipe.model.audio.training_frames
-    pad_to_batch = not recipe.model.embeds_in_chunks
-    made = read_batches(*made_of, stage.grad_cache_chunk, pad_to_batch, step=at.step)
+    earlier_steps = max((step for step, _ in metrics_by_step(earlier)), default=0)
+    made = read_batches(
+        sampler, data.features, relevance, device, teachers,
+        longest=recipe.model.audio.training_frames,
+        chunk=stage.grad_cache_chunk,
+        pad_to_batch=not recipe.model.embeds_in_chunks,
+        step=at.step,
+    )  # fmt: skip
     epochs, total, saved = counted(stage.epochs, "epoch"), stage.epochs * steps, time.monotonic()
     log.info("stage %s: training %s of %s each, from step %d on", name, epochs, counted(steps, "step"), at.step)
     with (
@@ -127,7 +131,7 @@ def train_stage(
     ):
         while at.step < total and not (at.step % steps == 0 and ends_early(stage.stop, at.history)):
             seed_generators(int(np.random.SeedSequence([recipe.seed, number, at.step]).generate_state(1)[0]))
-            freeze_parts(model, stage.optimizer, at.step, trained)
+            set_training_mode(model, stage.optimizer, at.step, trained)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(stage, group["base_lr"], at.step, steps, at.history)
             with at.timed("data"):
@@ -148,7 +152,7 @@ def train_stage(
             bar.advance(1, f"loss {values['loss']:.4f}" if is_finite else "update skipped")
             if at.step % EVERY == 0 and at.step % steps:
                 rate = optimizer.param_groups[0]["lr"]
-                track.step(before + at.step, {f"{name}/steps/loss": values["loss"], f"{name}/steps/lr": rate})
+                track.step(earlier_steps + at.step, {f"{name}/steps/loss": values["loss"], f"{name}/steps/lr": rate})
             if ends_epoch := at.step % steps == 0:
                 _finish_epoch(name, at, steps, optimizer, model, validate, folder)
                 on_first(lambda: run.write_metrics([*earlier, *at.lines]))

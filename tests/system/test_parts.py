@@ -18,7 +18,7 @@ from system.recipe.load import RecipeError, load_recipe
 from system.runs.checkpoints import load_state
 from system.runs.open import build_model
 from system.training import train as training
-from system.training.schedule import freeze_parts, parameter_groups
+from system.training.schedule import parameter_groups, set_training_mode
 
 
 def adamw(**changes: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_frozen_model_part_is_in_evaluation_mode_for_the_frozen_steps(model: Ret
     model.text.norm = torch.nn.BatchNorm1d(2)
     settings, parameters = schema.AdamW.model_validate(adamw(frozen_start={"text": 2})), list(model.parameters())
     for step, is_trained in enumerate((False, False, True, True)):
-        freeze_parts(model, settings, step, parameters)
+        set_training_mode(model, settings, step, parameters)
         assert {part.training for part in model.text.modules()} == {is_trained}
         assert {p.requires_grad for p in model.text.parameters()} == {is_trained}
         assert all(part.training for part in model.audio.modules())

@@ -28,7 +28,7 @@ from system.recipe.load import RecipeError, load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
 from system.runs.trained_on import read_trained_clips
-from system.training.teachers import open_teachers
+from system.training.teachers import embed_by_teachers
 
 NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": "learned", "same_clip": "positives"}
 
@@ -75,7 +75,7 @@ def distilled(_distilled_once: Path, tmp_path: Path) -> Path:
 def test_stage_is_trained_with_an_earlier_stage_as_teacher(distilled: Path, tmp_path: Path) -> None:
     recipe, run = load_recipe(tmp_path / "self.yaml").recipe, Run(distilled)
     data = load_data(recipe)
-    teachers = open_teachers(recipe, recipe.stages["finetune"], run, data, torch.device("cpu"))
+    teachers = embed_by_teachers(recipe, recipe.stages["finetune"], run, data, torch.device("cpu"))
     trained = open_trained(distilled, "pretrain", "mAP@10")
     clips = data.readable_clips("train")[:5]
     items = [Item(clip, (clip.captions[3], clip.captions[1]), (3, 1)) for clip in clips]
@@ -268,7 +268,7 @@ def test_teacher_that_scores_frames_against_words_is_refused(
     opened = SimpleNamespace(model=None, recipe=recipe_of_series, facts=None, folder=None)
     monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
     with pytest.raises(KitError, match="single vector"):
-        open_teachers(recipe, recipe.stages["finetune"], Run(distilled), data, torch.device("cpu"))
+        embed_by_teachers(recipe, recipe.stages["finetune"], Run(distilled), data, torch.device("cpu"))
 
 
 def test_rank_entry_of_kind_teachers_scores_by_the_mean_cosine_of_the_teacher_models(
