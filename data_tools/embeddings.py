@@ -82,7 +82,7 @@ def _read(files: tuple[str, ...], states: tuple[int, ...], kind: Kind, column: s
     rows: dict[str, np.ndarray] = {}
     for file in files:
         try:
-            with np.load(file, allow_pickle=False) as content:
+            with Path(file).open("rb") as opened, np.load(opened, allow_pickle=False) as content:
                 chosen = content["kind"] == kind if "kind" in content else slice(None)
                 names, values = content[column][chosen].astype(str).tolist(), content["embedding"][chosen]
             with np.errstate(over="ignore"):
