@@ -116,7 +116,7 @@ def build_features(
     """
     grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
     for name, one in experts.items():
-        if of_all := common_fault(one, list(clips)):
+        if one.reads_clips and (of_all := common_fault(one, list(clips))):
             raise KitError(f"expert {name}: {of_all}")
     threads = ThreadPoolExecutor(_cores(), "decoding")
     expert = next(iter(experts.values()))  # several are all of frames that are stored

@@ -53,21 +53,9 @@ def test_feature_files_that_do_not_fit_the_settings_are_one_mistake_in_the_plan(
     expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP", "model_parameters": 9}
     content["model"]["audio"]["experts"] = {"clap": expert | changes}
     text = plan(loaded(tmp_path, content))
-    assert text.count("MISTAKE expert clap: ") == (expected is not None)
+    assert ("MISTAKE expert clap" in text) == (expected is not None)
     assert "WARNING expert clap" not in text, "if no file fits, a setting is wrong"
     assert expected is None or expected in text
-
-
-def test_feature_file_of_another_length_than_its_recording_is_a_mistake_if_others_fit(
-    frames: Path, tmp_path: Path
-) -> None:
-    content = tiny_moments.recipe(frames, tmp_path)
-    expert = {"kind": "feature_files", "values": 4, "hop_seconds": 1.0, "model": "MS-CLAP", "model_parameters": 9}
-    content["model"]["audio"]["experts"] = {"clap": expert}
-    for rows, is_used in ((27, True), (26, False), (15, False)):
-        np.savez(tmp_path / "3.npz", features=np.ones((rows, 4), np.float32))
-        text = plan(loaded(tmp_path, content))
-        assert ("3.npz" in text) == (not is_used)
 
 
 RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}

@@ -383,7 +383,7 @@ def broken(name: str) -> Callable[[Path], object]:
 
 
 WORLDS = [
-    ("two equal queries", in_manifest(" 2008", " 2000"), "text"),
+    ("two equal queries", in_manifest(" 2008", " 2000"), "same"),
     ("a name twice", in_manifest('file_name":"evaluation 003', 'file_name":"evaluation 002'), "name"),
     ("a caption without known words", in_manifest("One deep beep 2000", "zebra 2000"), "word"),
     ("a broken clip that is ranked", broken("evaluation/evaluation 003.wav"), "evaluation 003.wav"),
