@@ -81,9 +81,7 @@ def ranks() -> tuple[int, int]:
 
     Source: RANK and WORLD_SIZE in the environment; (0, 1) if they are missing.
     """
-    if "WORLD_SIZE" not in os.environ:
-        return 0, 1
-    return int(os.environ.get("RANK", "0")), int(os.environ["WORLD_SIZE"])
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def _rank_prefix() -> str:

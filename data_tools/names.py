@@ -34,7 +34,7 @@ def tree_files(folder: Path) -> list[str]:
 
     Links to folders are followed; a folder that is listed already is not listed again.
     """
-    files, listed = [], set[str]()
+    files, listed = [], {*map(str, Path(os.path.realpath(folder)).parents)}
     for parent, folders, names in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(parent)) in listed:
             folders.clear()

@@ -74,6 +74,8 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
     path = truth or queries
     if truth and queries:
         raise SubmissionError("--truth and --queries: give one of them")
+    if audio and not queries:
+        raise SubmissionError("--audio: needs --queries, the queries of the blind set")
     if path is None:
         return None
     require_file(path)

@@ -186,7 +186,7 @@ def locate(
         typer.Option(
             metavar="KEY=VALUE",
             help="How windows are chosen, where it differs from the model's recipe: by (overlap or thresholds), "
-            "threshold, round_to, heard, mean_edges; repeat.",
+            "threshold, round_to, heard, mean_edges, null for none; repeat.",
         ),
     ] = [],
     piece: Annotated[float, typer.Option(min=0.01, max=3600, help="For models of clips: seconds of a piece.")] = 10,

@@ -3,6 +3,7 @@
 import codecs
 import errno
 import logging
+import os
 import re
 import time
 from collections.abc import Callable
@@ -94,8 +95,10 @@ def _fetch(address: str, part: Path, resume: bool, advice: str) -> None:
             _request_rest(address, part)
             return
         except (HTTPException, OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS):
                 raise located(error, part) from error
+            if isinstance(error, ValueError):
+                raise DataError(f"{address}: cannot be fetched ({error}); correct the address") from None
             if isinstance(error, HTTPError) and error.code < 500 and error.code != 429:
                 raise DataError(f"{address}: the server answered {error.code} {error.reason}; {advice}") from None
             kept = f", {part.stat().st_size:,} bytes are kept" if resume and part.exists() else ""
@@ -124,6 +127,8 @@ def _request_rest(address: str, part: Path) -> None:
             while block := answer.read(BLOCK):
                 file.write(block)
                 bar.advance(len(block))
+            file.flush()
+            os.fsync(file.fileno())
     if size is not None and part.stat().st_size < size:
         raise OSError(f"only {part.stat().st_size:,} of {size:,} bytes arrived")
 

@@ -44,7 +44,7 @@ def read_parquet(path: Path) -> Iterator[Sample]:
                     audio = {"bytes": audio}
                 if isinstance(audio, str) or (audio.get("path") and not audio.get("bytes")):
                     raise DataError(f"{path}: row {number} has only a path, not the sound; use lbar data table")
-                if audio:
+                if audio.get("bytes"):
                     name = audio.get("path") or f"{path.stem}_{number:06}.wav"
                     yield PurePath(name).name, audio["bytes"], row
     except pyarrow.ArrowException as error:

@@ -150,7 +150,7 @@ def editions_of(path: Path) -> list[Edition]:
 
 def _fits(header: list[str], edition: Edition) -> bool:
     if edition.output == "matrix":
-        return header[:1] == [edition.query_column]
+        return len(header) > 1 and header[0] == edition.query_column
     return header == edition.for_pool(len(header) - 1).columns
 
 

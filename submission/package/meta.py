@@ -243,7 +243,7 @@ def external_items(runs: Sequence[Entry]) -> dict[str, dict[str, Any]]:
 
 def extract_address(published: str | None) -> str | None:
     """Return the web address that begins a text, if any."""
-    found = re.match(r"(?:https?://)?([^\s(),;]+\.[^\s(),;]+)", published or "")
+    found = re.match(r"(?:https?://)?([^\s(),;:/]+\.[^\s(),;]+)", published or "")
     return f"https://{found[1]}" if found else None
 
 

@@ -182,7 +182,8 @@ class ExpertSettings(Needing):
 
 def common_fault(expert: ExpertSettings, clips: Sequence[Clip]) -> str | None:
     """Return a fault of the settings: no file of some clips fits them, or an embedding is missing."""
-    checked = [expert.file_fault(clip) for clip in clips[:: math.ceil(len(clips) / READ_FILES) or 1]]
+    some = clips[:: math.ceil(len(clips) / READ_FILES) or 1]
+    checked = [expert.file_fault(clip) for clip in some if Path(clip.path).exists() or not expert.reads_clips]
     faults = [fault for fault in checked if fault]
     if not faults or (expert.reads_clips and not 1 < len(faults) == len(checked)):
         return None

@@ -28,7 +28,15 @@ def blind_checksum(entry: RankBlind) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def open_blind_set(recipe: schema.Recipe, entry: RankBlind, device: Device | None) -> RankedSet:
+def open_blind_sets(recipe: schema.Recipe, device: Device | None) -> dict[str, RankedSet]:
+    """Open the blind set of each rank entry, if its files are there; sets that several entries rank only once."""
+    entries = {name: entry for name in recipe.rank if (entry := blind_entry(recipe, name)) and not entry.missing_files}
+    unique = {(entry.audio, entry.queries): entry for entry in entries.values()}
+    opened = {key: _open(recipe, entry, device) for key, entry in unique.items()}
+    return {name: opened[entry.audio, entry.queries] for name, entry in entries.items()}
+
+
+def _open(recipe: schema.Recipe, entry: RankBlind, device: Device | None) -> RankedSet:
     """Open a blind set, and compute its missing frames. All clips must be readable."""
     clips, queries = list_clips(entry.audio).clips, read_queries(Path(entry.queries))
     experts, banks = recipe.model.audio.experts, Path(recipe.banks)

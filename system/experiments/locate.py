@@ -103,8 +103,8 @@ def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted:
     own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
     given = {key: parse(value).value for key, _, value in (change.partition("=") for change in decode)}
     by = given.pop("by", own.by if own and len(retrievers) == 1 else "overlap")
-    settings = (own.decoding.model_dump() if own else {}) | {"windows": MAX_WINDOWS}
-    settings |= given if by == "thresholds" else {"threshold": None, **given}
+    unused = {"heard": None, "mean_edges": False} if by == "thresholds" else {"threshold": None}
+    settings = (own.decoding.model_dump() if own else {}) | {"windows": MAX_WINDOWS} | unused | given
     try:
         decoding = Decoding.model_validate(settings)
     except ValidationError as error:

@@ -14,7 +14,7 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import read_json, write_json
-from data_tools.manifest import Clip, caption_queries
+from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
@@ -185,8 +185,12 @@ def _write_scores(
     return matrix, origin
 
 
-def require_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run) -> None:
+def require_rankable(
+    recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run, blind: Mapping[str, RankedSet]
+) -> None:
     """Find errors of the ranking before the training; warn of ranked recordings that are trained on."""
+    for name, ranked in blind.items():
+        _require_csv(ranked.clips, ranked.queries, recipe.rank[name])
     for name, entry in recipe.scored.items():
         source = recipe.ranked_source(name)
         clips = data.clips[source]
@@ -201,8 +205,7 @@ def require_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, r
         if isinstance(recipe.ranked(name), ByOneModel):
             require_known_words(model, queries)
         if entry.csv:
-            labels = matrix_labels(clips, queries, {})
-            csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))
+            _require_csv(clips, queries, entry)
     require_rankable_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := count_trained_clips(run, source, data):
@@ -210,3 +213,9 @@ def require_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, r
                 "training uses %s of data source %s, which is also ranked, so the metrics of this source are too high; "
                 "remove these recordings from the training data", counted(shared, "recording"), source,
             )  # fmt: skip
+
+
+def _require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:
+    """Raise SubmissionError if the edition's CSV cannot hold these clips and queries."""
+    labels = matrix_labels(clips, queries, {})
+    csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))

@@ -13,12 +13,12 @@ from submission.runs.record import RunResult
 from system.audio.base import Device
 from system.compute.device import gpu_of
 from system.compute.processes import first_before_others, is_first, on_first, process_count
-from system.experiments.blind import blind_entry, open_blind_set
+from system.experiments.blind import blind_entry, open_blind_sets
 from system.experiments.ranking import RunRanking, is_ranked, rank_entry, require_rankable, waits
 from system.experiments.summary import describe_data, describe_experts, format_result, parameters_of, weight_licences_of
 from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
-from system.ranking.entries import RankMoments
+from system.ranking.entries import RankedSet, RankMoments
 from system.recipe.data import Data, load_data, make_missing
 from system.recipe.load import Loaded
 from system.recipe.schema import Recipe
@@ -65,9 +65,9 @@ def run_recipe(
             make_missing(recipe)
             data = load_data(recipe, device=device)
         model = prepare(loaded, run, data, device)
-        on_first(lambda: require_rankable(recipe, data, model, run))
-        waiting = {name: one for name in recipe.rank if (one := blind_entry(recipe, name)) and not one.missing_files}
-        blind = on_first(lambda: {name: open_blind_set(recipe, one, model.device) for name, one in waiting.items()})
+        blind: dict[str, RankedSet] = {}  # of the first process
+        on_first(lambda: blind.update(open_blind_sets(recipe, model.device)))
+        on_first(lambda: require_rankable(recipe, data, model, run, blind))
         with first_before_others():
             relevance = training_relevance(recipe, data)
         train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run, profile))
@@ -79,7 +79,11 @@ def run_recipe(
                 run.forget(name)
             ranking = RunRanking(recipe, run, data, model, build_initial_model(recipe, run, model.device), blind)
             for name in recipe.rank:
-                if not (waits(recipe, name) or is_ranked(recipe, run, name)):
+                if is_ranked(recipe, run, name):
+                    continue
+                if blind_entry(recipe, name) and name not in blind:  # its files were missing when the run started
+                    run.forget(name)
+                else:
                     rank_entry(name, ranking)
             _write_result(recipe, run, data, model, relevance, round(time.monotonic() - began, 1))
     return run

@@ -73,8 +73,11 @@ class LogFile(logging.FileHandler):
         self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Stop writing."""
+        """Stop writing if the disk is full."""
         root = logging.getLogger()
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+            return
         if self in root.handlers:
             root.removeHandler(self)
             log.warning("%s cannot be written any more (%s)", self.baseFilename, sys.exc_info()[1])

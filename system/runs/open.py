@@ -28,7 +28,7 @@ from system.recipe.rules import below
 from system.runs.checkpoints import load_checkpoint, load_tensors, load_weights
 from system.runs.folder import Run
 
-PATHS = {"banks", "weights", "model", "vectors", "files", "queries"}  # keys of paths, or of lists of paths
+PATHS = {"banks", "weights", "pca_weights", "model", "vectors", "files", "queries"}  # keys of paths and of their lists
 PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of a checkpoint's name
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,8 @@ def _open_run(
             f"{folder} has no rank entry {entry!r} by one model; such entries: {', '.join(single) or 'none'}"
         )
     first = min(single.values(), key=lambda one: isinstance(one, RankBlind), default=None)
-    first = single[entry] if entry else first
+    if entry:  # it decides how windows are found, too
+        first, recipe = single[entry], recipe.model_copy(update={"rank": {entry: single[entry], **recipe.rank}})
     stage = stage or (first.stage if first else list(recipe.stages)[-1] if recipe.stages else None)
     if stage is not None and stage not in recipe.stages:
         raise KitError(f"{folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")
@@ -286,7 +287,7 @@ def _load_with_paths(path: Path, changes: list[str], base: Path | None = None) -
             changes = [as_change(".".join(map(str, keys)), str((base / value).resolve())), *changes]
     recipe = load_recipe(path, changes).recipe
     found = differing(written["model"], recipe.model.model_dump(mode="json"), "model")
-    if fixed := [key for key, _, now in found if not isinstance(now, str)]:
+    if fixed := [key for key, _, now in found if not isinstance(now, str) or PATHS.isdisjoint(key.split(".")[-2:])]:
         raise KitError(
             f"--set {' '.join(changes)}: a trained model's settings are fixed ({', '.join(fixed)}); change only paths"
         )

@@ -47,7 +47,6 @@ from system.training.teachers import embed_by_teachers
 from system.training.tracking import EVERY, Tracking, metrics_by_step
 from system.training.validation import MomentValidation, Validation, collapse_messages
 
-SMALLER = "set grad_cache_chunk, which gives the same gradients, or lower batch_size"  # if memory is full
 log = logging.getLogger(__name__)
 
 Validate = Callable[[RetrievalModel], tuple[dict[str, float], dict[str, float]]]  # metrics, and spreads of embeddings
@@ -74,7 +73,9 @@ def train(
             log.info("stage %s is already finished and not trained again", name)
         else:
             model.load_state_dict(initial)
-            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", SMALLER):
+            chunk = "set grad_cache_chunk, or a lower one, which gives the same gradients, or "
+            cure = f"{chunk if recipe.model.embeds_in_chunks else ''}lower batch_size"
+            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", cure):
                 train_stage(recipe, name, run, data, model, relevance, earlier, track)
         earlier += checkpoints.read_done(folder).lines
     on_first(lambda: run.write_metrics(earlier))

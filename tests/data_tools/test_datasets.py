@@ -12,7 +12,7 @@ from data_files import COUNTS, PUBLISHED, failure, publish_clotho, rows, small_c
 
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
-from data_tools.names import audio_tree, match_names
+from data_tools.names import audio_tree, match_names, tree_files
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +171,13 @@ def test_verb_blind_lists_audio_files_by_their_names_on_disk(
     assert {(clip.split, clip.source, tuple(clip.captions)) for clip in clips} == {("blind", "blind", ())}
     assert clips[0].id == "blind/blind/ b.wav"
     assert "4 clips, 1 with unreadable audio" in capsys.readouterr().out
+
+
+def test_link_to_a_parent_folder_is_not_followed(tmp_path: Path) -> None:
+    write_wav(tmp_path / "other.wav", 1)
+    write_wav(tmp_path / "pool/a.wav", 2)
+    (tmp_path / "pool/up").symlink_to(tmp_path)
+    assert tree_files(tmp_path / "pool") == ["a.wav"]
 
 
 def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path) -> None:

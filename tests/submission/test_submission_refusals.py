@@ -59,6 +59,7 @@ ROWS: list[tuple[str, int, str]] = [
     ("check 2022.csv --truth other.npy", 1, "problems"),
     ("check 2022.csv --queries blind.csv", 1, "audio"),
     ("check 2022.csv --queries blind.csv --audio run", 1, "problems"),
+    ("check 2022.csv --audio run", 1, "queries"),
     ("check 2022.csv --truth captions.csv --queries blind.csv", 1, "one"),
     ("check 2022.csv --truth blind.csv", 1, "file_name"),
     ("check 2022.csv --edition 2022 --truth true.jsonl", 1, "kind"),

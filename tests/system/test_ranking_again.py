@@ -344,6 +344,45 @@ def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys:
     assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 1
 
 
+def test_changed_entry_whose_blind_set_is_gone_has_no_old_result(desk: Path, world: Path) -> None:
+    unpack(world)
+    change(blind=blind())
+    assert main(["run", "mine.yaml"]) == 0
+    assert "blind" in result()["blind"]
+    shutil.rmtree("set")
+    assert main(["run", "mine.yaml"]) == 0
+    assert "blind" in result()["blind"], "it is only gone"
+    change(blind=blind(checkpoint="last"))
+    assert main(["run", "mine.yaml"]) == 0
+    assert not result()["blind"], "the old scores are of another checkpoint"
+    assert not list(Path("runs/tiny_s3").rglob("blind.*"))
+
+
+def test_blind_set_that_arrives_during_training_waits_for_the_next_run(
+    desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(blind=blind())
+    with monkeypatch.context() as patched:
+        patched.setattr("system.experiments.run.train", lambda *_: unpack(world))
+        assert main(["run", "mine.yaml"]) == 0
+    assert not result()["blind"]
+    assert main(["run", "mine.yaml"]) == 0
+    assert "blind" in result()["blind"]
+
+
+def test_blind_set_that_no_csv_can_hold_is_refused_before_training(
+    desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack(world)
+    write_table(Path("set/captions.csv"), ["caption"], [["a low note"], ["a low note"]])
+    change(blind=blind())
+    trained: list[int] = []
+    monkeypatch.setattr("system.experiments.run.train", lambda *_: trained.append(1))
+    assert main(["run", "mine.yaml"]) == 1
+    assert "a low note" in capsys.readouterr().err
+    assert not trained
+
+
 def test_mean_takes_the_scores_of_other_runs_and_models(desk: Path) -> None:
     mean = {"kind": "mean", "edition": 2025, "csv": False}
     change(last=entry(checkpoint="last", csv=False))

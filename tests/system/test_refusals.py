@@ -46,6 +46,7 @@ COMMANDS = [
     ("rank run audio blind.csv --out x.csv", "npy"),
     ("rank run:two audio blind.csv --out x.npy", "two"),
     (f"{RANK} --set model.audio.heads=1", "fixed"),
+    (f"{RANK} --set model.score.kind=dot_product", "fixed"),
     (f"{RANK} --set model.audio.experts.logmel.bands=31", "fixed"),
     ("rank empty audio blind.csv --out x.npy", "empty"),
     ("rank run empty blind.csv --out x.npy", "empty"),

@@ -45,6 +45,7 @@ def test_vectors_of_a_word2vec_file_match_those_written(tmp_path: Path, line_end
         ("v.bin", b"dog 1 2 3 4\n", "word2vec"),
         ("v.bin", b"1 5\ndog " + bytes(20), "dim"),
         ("v.bin", b"", "file"),
+        ("v.txt", b"1 4\ndog 0.25 0.5 0.75 1.0\n", "binary"),
     ],
 )
 def test_damaged_word_vector_files_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:

@@ -138,6 +138,8 @@ class WordVectorFile:
     def __init__(self, path: Path, dim: int) -> None:
         """Open a file. Raises KitError if it is missing, cut, of another format, or of another dimension."""
         self.path, self.dim = path, dim
+        if path.suffix != ".bin":
+            raise KitError(f"{path}: not word2vec's binary format; name a .bin file")
         try:
             with path.open("rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
