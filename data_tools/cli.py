@@ -81,7 +81,8 @@ def ranks() -> tuple[int, int]:
 
     Source: RANK and WORLD_SIZE in the environment; (0, 1) if they are missing.
     """
-    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+    count = int(os.environ.get("WORLD_SIZE") or 1)
+    return (int(os.environ.get("RANK") or 0), count) if count > 1 else (0, 1)
 
 
 def _rank_prefix() -> str:

@@ -93,7 +93,7 @@ def test_processes_of_torchrun_build_one_bank_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3)), ({"RANK": "1"}, (0, 1))],
+    [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3)), ({"RANK": "1"}, (0, 1)), ({"WORLD_SIZE": ""}, (0, 1))],
 )
 def test_rank_and_number_of_processes_are_read_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[int, int]
