@@ -198,9 +198,8 @@ def fetch(
         rate: Sample rate of the FLAC files in Hz.
     """
     criteria = Criteria(threshold, seconds, licences or tuple(LICENCES), ai_preferences or PREFERENCES[:-1])
-    for name in (*criteria.licences, *criteria.preferences):
-        if name not in (*LICENCES, *PREFERENCES):
-            raise DataError(f"{name}: neither a licence nor an AI preference; see lbar data fetch --help")
+    for name in (*(set(criteria.licences) - set(LICENCES)), *(set(criteria.preferences) - set(PREFERENCES))):
+        raise DataError(f"{name}: no such licence or AI preference; see lbar data fetch --help")
     exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
 
     async def work(opened: Store) -> tuple[list[Chosen], dict[int, str]]:

@@ -67,6 +67,8 @@ def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
         scores = (row.astype(str).tolist() for row in matrix.values)
         return _checked_csv(matrix, edition, [edition.query_column, *names], scores)
     length = edition.for_pool(len(names)).ranking_length
+    if len(names) < length:
+        raise SubmissionError(f"a row of edition {edition.name} lists {length} clips; rank a larger pool")
     return _ranked_csv(matrix, ranked_columns(matrix.values, names, length), edition)
 
 

@@ -248,7 +248,6 @@ class NtXent(Term):
     directions: Literal["mean", "sum"] = "mean"  # of the two: clip to caption, and caption to clip
 
     def value(self, batch: BatchScores) -> Tensor:
-
         logits = batch.divided(batch.scores, self.temperature)
         if self.same_clip == "positives":
             both = -torch.stack([F.log_softmax(logits, dim)[batch.same_clip].mean() for dim in (0, 1)]).sum()
@@ -277,7 +276,6 @@ class HardNegativeNce(Term):
         return (self._one_way(logits, batch.same_clip) + self._one_way(logits.T, batch.same_clip)) / 2
 
     def _one_way(self, logits: Tensor, same_clip: Tensor) -> Tensor:
-
         matching, counts = logits.diagonal(), (~same_clip).sum(1)
         lowest = torch.finfo(logits.dtype).min / 4  # of no weight, and with finite gradients
         weights = (self.beta * logits).masked_fill(same_clip, lowest)
@@ -302,7 +300,6 @@ class Sigmoid(Term):
         return {"sigmoid_log_scale": log(self.scale), "sigmoid_bias": self.bias}
 
     def value(self, batch: BatchScores) -> Tensor:
-
         logits = batch.scores * batch.learned["sigmoid_log_scale"].exp() + batch.learned["sigmoid_bias"]
         matching = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
         losses = -F.logsigmoid(torch.where(matching, logits, -logits))
@@ -323,7 +320,6 @@ class Distill(Term):
     temperature: Temperature  # t, by which scores are divided; learned: the model's
 
     def value(self, batch: BatchScores) -> Tensor:
-
         cosines = torch.stack([batch.teachers[name] for name in self.teachers]).mean(0) @ batch.caption_average
         logits, targets = (batch.divided(scores, self.temperature) for scores in (batch.scores, cosines))
         return (F.cross_entropy(logits, targets.softmax(1)) + F.cross_entropy(logits.T, targets.T.softmax(1))) / 2
@@ -357,7 +353,6 @@ class FrameCrossEntropy(Term):
     of_moments: ClassVar = True
 
     def value(self, batch: BatchScores) -> Tensor:
-
         assert batch.frames is not None
         scores, lengths, labels, _, _ = batch.frames
         losses = F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
@@ -369,5 +364,4 @@ def need_relevance(terms: Sequence[Term]) -> bool:
 
 
 def total_loss(batch: BatchScores, terms: Sequence[Term]) -> Tensor:
-
     return torch.stack([term.weight * term.value(batch) for term in terms]).sum()

@@ -49,6 +49,14 @@ def write_list(path: Path, ids: list[int]) -> Path:
     return path
 
 
+@pytest.mark.parametrize("option", [("--licences", "no-gen-ai"), ("--ai-preferences", "cc0")])
+def test_a_value_of_another_option_is_refused(
+    store: Path, site: Sandbox, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fetch(store, site, *option) == 1
+    assert option[1] in capsys.readouterr().err
+
+
 def test_each_rule_refuses_the_sounds_that_it_should(store: Path, site: Sandbox, tmp_path: Path) -> None:
     rows = read_scores(write_scores(tmp_path / "scores.csv", [*falling_scores(site), (10**8, 0.9, "unknown")]))
     sounds = {number: site.sound(number) for number in site.ids()}
