@@ -183,7 +183,7 @@ def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
 def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path) -> Iterator[dict[str, Any]]:
     """Yield the figures of a run for each rank entry; those of chance and of a perfect system for the first seed."""
     run = Run(folder_of(study, *key, runs))
-    result, epochs = run.read_result(), run.read_metrics() if run.metrics.exists() else []
+    result, epochs = run.read_result(), run.read_metrics() if run.metrics_file.exists() else []
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():
         if isinstance(entry, MomentsResult):

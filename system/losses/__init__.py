@@ -1,11 +1,10 @@
 """List of loss terms. A new one is a class in terms.py, or a file in this folder and its import here."""
 
-from typing import TYPE_CHECKING
+from typing import Annotated, TypeAlias
 
-from data_tools.settings import closed_list
-from system.losses import terms
+from pydantic import BeforeValidator, SerializeAsAny
 
-if TYPE_CHECKING:
-    Loss = terms.Term
-else:
-    Loss = closed_list({**vars(terms), **globals()}, terms.Term)
+from data_tools.settings import by_kind
+from system.losses.terms import Term
+
+Loss: TypeAlias = Annotated[SerializeAsAny[Term], BeforeValidator(by_kind(Term))]

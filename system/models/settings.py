@@ -2,32 +2,32 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializeAsAny,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
-from data_tools.settings import Strict, closed_list, mistakes
+from data_tools.settings import Strict, by_kind, mistakes
 from system.audio.base import Needing
 from system.models.audio import Audio, AudioEmbeddings
 from system.models.base import EncoderKind
 from system.models.published import published_model_settings
-from system.models.scores import BoundaryMoments as BoundaryMoments
-from system.models.scores import Cosine as Cosine
-from system.models.scores import DotProduct as DotProduct
-from system.models.scores import FrameDotProducts as FrameDotProducts
-from system.models.scores import FrameWord as FrameWord
-from system.models.scores import Moments as Moments
 from system.models.scores import ScoreSettings
 from system.models.text import Text, TextEmbeddings
 
 Files = Annotated[list[str], Field(min_length=1)]
 
-if TYPE_CHECKING:
-    Score = ScoreSettings
-else:
-    Score = closed_list(globals(), ScoreSettings)
+Score: TypeAlias = Annotated[SerializeAsAny[ScoreSettings], BeforeValidator(by_kind(ScoreSettings))]
 
 
 class Model(Strict):

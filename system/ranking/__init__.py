@@ -1,8 +1,10 @@
 """Kinds of rank entries. To add a kind, write its file in this folder and import it here."""
 
-from typing import TYPE_CHECKING
+from typing import Annotated, TypeAlias
 
-from data_tools.settings import closed_list
+from pydantic import BeforeValidator, SerializeAsAny
+
+from data_tools.settings import by_kind
 from system.ranking.entries import RankBlind as RankBlind
 from system.ranking.entries import RankByCheckpoint as RankByCheckpoint
 from system.ranking.entries import RankByMean as RankByMean
@@ -11,7 +13,4 @@ from system.ranking.entries import RankEntry
 from system.ranking.entries import RankHubCorrected as RankHubCorrected
 from system.ranking.entries import RankMoments as RankMoments
 
-if TYPE_CHECKING:
-    Ranked = RankEntry
-else:
-    Ranked = closed_list(globals(), RankEntry)
+Ranked: TypeAlias = Annotated[SerializeAsAny[RankEntry], BeforeValidator(by_kind(RankEntry))]

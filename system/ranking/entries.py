@@ -23,7 +23,7 @@ from system.ranking.hubs import Correction, Kind, correct_for_hubs, precision_by
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
 # mAP@16: the main figure of 2025
 Metric = Literal["loss", "m1", "m2", "mAP@10", "mAP@16", "recall_sum", "R1@0.5", "R1@0.7", "mAP"]
-Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored metric
+Checkpoint = Literal["last", Metric]  # the last, or the best by a monitored metric
 EditionKey = int | Literal["custom"]
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from data_tools.errors import KitError
-from data_tools.settings import Strict
+from data_tools.settings import Strict, kinds_of
 from system.audio import KINDS, kind_class
-from system.audio.base import ExpertSettings
 from system.recipe.schema import Recipe
 
 
 def settings_at(path: str) -> list[type[Strict]]:
     """Return the classes of settings at a path, such as stages.optimizer; names of stages and so on may be left out."""
+    for kind in KINDS:
+        kind_class(kind)
     found: list[type[Strict]] = [Recipe]
     is_named = False  # the part before holds settings by names of the user's choice
     for part in filter(None, path.split(".")):
@@ -47,10 +48,8 @@ def _without_methods(source: str) -> Iterator[str]:
 
 def _classes(annotation: Any) -> Iterator[type[Strict]]:
     """Yield the classes of settings that an annotation allows."""
-    if isinstance(annotation, type) and issubclass(annotation, ExpertSettings) and inspect.isabstract(annotation):
-        yield from (kind for kind in map(kind_class, KINDS) if issubclass(kind, annotation))
-    elif isinstance(annotation, type) and issubclass(annotation, Strict):
-        yield annotation
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        yield from kinds_of(annotation).values() if inspect.isabstract(annotation) else [annotation]
     for one in get_args(annotation):
         yield from _classes(one)
 

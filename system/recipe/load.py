@@ -2,17 +2,21 @@
 
 import difflib
 import functools
+import hashlib
 import json
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_tools.errors import DataError, KitError
-from data_tools.files import require_file
+from data_tools.errors import DataError, KitError, first_line
+from data_tools.files import replacing, require_file
 from data_tools.settings import Document, Keys, cut, fault_of, parse
 from system.audio import KINDS, kind_class
 from system.recipe import schema
@@ -80,6 +84,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     if child(document.value, "cells"):
         raise RecipeError([f"{path} is a study; run it with: lbar run {path}"])
     mistakes = [*document.problems, *_apply_changes(document, changes or [])]
+    mistakes += [(keys, document.line(keys), text) for keys, text in _import_kinds(path, document.value)]
     _leave_out_nulls(document.value)
     recipe, found = _validate(document.value)
     found += name_mistakes(document.value)
@@ -89,6 +94,44 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     if mistakes or recipe is None:
         raise RecipeError(_lines_of(path, mistakes))
     return Loaded(recipe, source, tuple(changes or []))
+
+
+def _import_kinds(path: Path, recipe: Any) -> Iterator[tuple[Keys, str]]:
+    """Run the Python files that a recipe imports, so that their kinds exist; yield the mistakes."""
+    for number, name in enumerate(names if isinstance(names := child(recipe, "imports"), list) else []):
+        try:
+            _import_file(_kept(path.parent, name) if path.suffix == ".json" else Path(name))
+        except Exception as error:  # whatever the user's code raises
+            yield ("imports", number), f"{name} cannot be imported: {type(error).__name__}: {first_line(error)}"
+
+
+def _import_file(path: Path) -> None:
+    """Run a Python file, unless a file of the same content was run before."""
+    module = f"imported_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    if module not in sys.modules and (spec := spec_from_file_location(module, path)) and spec.loader:
+        sys.modules[module] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[module])
+        except BaseException:
+            del sys.modules[module]
+            raise
+
+
+def _kept(folder: Path, name: str) -> Path:
+    """Return the copy of an imported file in the folder of a run or an exported model; the file if there is none."""
+    copy = folder / "imports" / Path(name).name
+    return copy if copy.exists() else Path(name)
+
+
+def keep_imports(recipe: schema.Recipe, folder: Path, source: Path | None = None) -> None:
+    """Copy the Python files that a recipe imports.
+
+    Args:
+        source: Folder of a run or an exported model that may have copies.
+    """
+    for name in recipe.imports:
+        with replacing(folder / "imports" / Path(name).name) as part:
+            shutil.copyfile(_kept(source, name) if source else Path(name), part)
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
@@ -202,7 +245,7 @@ def _all_keys() -> list[str]:
         part = pending.pop()
         if isinstance(part, type) and issubclass(part, BaseModel) and part not in done:
             done.add(part)
-            pending += [field.annotation for field in part.model_fields.values()]
+            pending += [*part.__subclasses__(), *(field.annotation for field in part.model_fields.values())]
         pending += getattr(part, "__args__", ())
     return sorted({key for part in done for key in part.model_fields})
 

@@ -249,6 +249,7 @@ class Recipe(Strict):
 
     name: Name  # in the names of its runs; lower-case letters, digits and _
     seed: int = Field(ge=0, lt=2**31)  # seed of every random draw: weights, batches, dropout
+    imports: list[str] = Field([])  # Python files with kinds of your own; a run keeps a copy
     banks: str  # folder of the feature banks, shared by all recipes
     data: Annotated[dict[Name, Source], Field(min_length=1)]  # sources of clips, by the names that stages and rank use
     relevance: Cider | None = None  # similarity between captions, for losses that use it

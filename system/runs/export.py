@@ -21,7 +21,7 @@ import torch
 from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_json, write_text
 from system.ranking.entries import RankHubCorrected
-from system.recipe.load import text_of
+from system.recipe.load import keep_imports, text_of
 from system.runs.checkpoints import as_os_errors, save_weights
 from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained, open_trained
@@ -60,6 +60,7 @@ def export_model(trained: Trained, out: Path) -> None:
             trained.model.text.save_assets(folder)
             trained.model.audio.save_assets(folder)
         write_text(folder / "recipe.json", text_of(trained.recipe))
+        keep_imports(trained.recipe, folder, trained.folder)
         save_weights(trained.model.state_dict(), folder / "model.safetensors")
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)

@@ -1,6 +1,7 @@
 """Files of a run's folder, runs/NAME_sSEED; a step whose file is there is finished.
 
 recipe.yaml      copy of the recipe file
+imports/         copies of the Python files that it imports
 resolved.json    every setting; used as a recipe, this file results in the same run
 provenance.json  versions, machine, and checksums of what the run reads
 log.txt          log messages
@@ -27,9 +28,19 @@ from typing import Any
 from data_tools.errors import KitError, SaidElsewhere, sentences
 from data_tools.files import lock, read_json, remove_parts, replacing, write_text
 from data_tools.settings import read_shaped
-from submission.runs.record import EpochLine, Record, RunResult, finish_hint, read_metrics, read_result, repair_hint
+from submission.runs.record import (
+    EpochLine,
+    MomentsResult,
+    RankedResult,
+    Record,
+    RunResult,
+    finish_hint,
+    read_metrics,
+    read_result,
+    repair_hint,
+)
 from system.recipe import schema
-from system.recipe.load import Loaded, differing, load_recipe
+from system.recipe.load import Loaded, differing, keep_imports, load_recipe
 
 FILES = {  # of a rank entry
     "result": "results/{}.json",
@@ -93,7 +104,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.result, self.provenance = folder, folder / "result.json", folder / "provenance.json"
-        self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
+        self.metrics_file, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
         self.figures, self.trained_on, self.resolved = folder / "figures", folder / TRAINED_ON, folder / "resolved.json"
 
     def file(self, kind: str, name: str) -> Path:
@@ -120,15 +131,24 @@ class Run:
         """Read result.json."""
         return read_result(self.folder)
 
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics of each rank entry whose answers are known, by its name."""
+        result = self.read_result()
+        entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
+        return {name: entry.figures for name, entry in entries.items() if entry.figures}
+
     def read_metrics(self) -> list[EpochLine]:
         """Read metrics.jsonl: one line per epoch."""
-        return read_metrics(self.metrics, f"delete it, and continue with lbar run {self.resolved} --out {self.folder}")
+        return read_metrics(
+            self.metrics_file, f"delete it, and continue with lbar run {self.resolved} --out {self.folder}"
+        )
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
         """Replace the content of metrics.jsonl, if it differs."""
         text = "".join(json.dumps(line.document()) + "\n" for line in lines)
-        if not self.metrics.exists() or self.metrics.read_text(encoding="utf-8") != text:
-            write_text(self.metrics, text)
+        if not self.metrics_file.exists() or self.metrics_file.read_text(encoding="utf-8") != text:
+            write_text(self.metrics_file, text)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -179,6 +199,7 @@ class Run:
         """Write the recipe, in place of another one with the same training."""
         if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == loaded.resolved():
             return
+        keep_imports(loaded.recipe, self.folder)
         with replacing(self.folder / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
         write_text(self.resolved, loaded.resolved())
@@ -193,7 +214,7 @@ def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
     """Return the settings that training depends on; the order of stages and experts is one of them."""
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
-    settings = recipe.model_dump(mode="json", exclude={"rank"})
+    settings = recipe.model_dump(mode="json", exclude={"rank", "imports"})
     return settings | {"data": {name: settings["data"][name] for name in sorted(used)}}
 
 

@@ -1,5 +1,6 @@
 """The table of all runs, finished or not."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ COLUMNS = ["run", "state", "stage", "epoch", "validation", "by", "test", "of", "
 SORTED_BY = {"validation": "validation", "test": "test", "time": "hours"}
 
 
-def table_of_runs(folder: Path) -> pd.DataFrame:
+def table_of_runs(folder: str | os.PathLike[str] = "runs") -> pd.DataFrame:
     """Return a row per run in a folder and in its studies, or of the run that it is.
 
     validation: the best value of the last stage by the metric `by`. test: the metric `of` of the first ranked entry.
     hours: of training and validation. changes: settings that --set changed, or what is damaged.
     """
+    folder = Path(folder)
     recipes = sorted([*folder.glob("*/resolved.json"), *folder.glob("*/*/resolved.json")])
     rows = [_row(path.parent) | {"run": path.parent.relative_to(folder).as_posix()} for path in recipes]
     if (folder / "resolved.json").exists():
@@ -33,7 +35,7 @@ def _row(folder: Path) -> dict[str, Any]:
     run = Run(folder)
     try:
         read_json(run.resolved)
-        epochs = run.read_metrics() if run.metrics.exists() else []
+        epochs = run.read_metrics() if run.metrics_file.exists() else []
         result = run.read_result() if run.result.exists() else None
         changes = run.read_provenance().changes if run.provenance.exists() else []
     except DataError as error:

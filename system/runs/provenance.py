@@ -37,6 +37,7 @@ def inputs_of(recipe: schema.Recipe) -> dict[str, Any]:
         f"manifests.{name}": file_sha256(path) for name, path in recipe.data_files.items() if path.exists()
     }
     models = {key: path for key, path in recipe.other_models.items() if not key.startswith("rank.")}
+    found |= {f"imports.{name}": file_sha256(Path(name)) for name in recipe.imports}
     return found | {key: weight_checksums(path) for key, path in models.items() if path.exists()}
 
 

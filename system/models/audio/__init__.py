@@ -3,9 +3,11 @@
 To add an audio encoder, write a file in this folder, and import it here. Never imports torch.
 """
 
-from typing import TYPE_CHECKING
+from typing import Annotated, TypeAlias
 
-from data_tools.settings import closed_list
+from pydantic import BeforeValidator, SerializeAsAny
+
+from data_tools.settings import by_kind
 from system.models.audio.base import AudioSettings
 from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
@@ -15,7 +17,4 @@ from system.models.audio.heads import FrameTransformer as FrameTransformer
 from system.models.audio.heads import PooledMlp as PooledMlp
 from system.models.audio.segments import Segments as Segments
 
-if TYPE_CHECKING:
-    Audio = AudioSettings
-else:
-    Audio = closed_list(globals(), AudioSettings)
+Audio: TypeAlias = Annotated[SerializeAsAny[AudioSettings], BeforeValidator(by_kind(AudioSettings))]

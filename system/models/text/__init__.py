@@ -1,8 +1,10 @@
 """The text encoders. To add one, write its file here and import it below."""
 
-from typing import TYPE_CHECKING
+from typing import Annotated, TypeAlias
 
-from data_tools.settings import closed_list
+from pydantic import BeforeValidator, SerializeAsAny
+
+from data_tools.settings import by_kind
 from system.models.text.encoder import TextSettings
 from system.models.text.given import TextEmbeddings as TextEmbeddings
 from system.models.text.joint import Clap as Clap
@@ -11,7 +13,4 @@ from system.models.text.published import Published as Published
 from system.models.text.small import Transformer as Transformer
 from system.models.text.words import WordVectors as WordVectors
 
-if TYPE_CHECKING:
-    Text = TextSettings
-else:
-    Text = closed_list(globals(), TextSettings)
+Text: TypeAlias = Annotated[SerializeAsAny[TextSettings], BeforeValidator(by_kind(TextSettings))]
