@@ -1,5 +1,6 @@
 """Command line: `lbar VERB ...`, with `lbar data` and `lbar submit` for the other floors."""
 
+import json
 import logging
 import sys
 from importlib import import_module
@@ -36,6 +37,9 @@ Changes = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as stages.finetune.batch_size=64; repeat."),
 ]
+Imports = Annotated[
+    list[Path], typer.Option("--import", metavar="FILE.py", help="A file with kinds of your own, as `imports`; repeat.")
+]
 Runs = Annotated[Path, typer.Option(help="Folder of all runs.")]
 Out = Annotated[Path, typer.Option(help="The file or folder to write.")]
 Split = Annotated[str | None, typer.Option(help="For a manifest: use only the clips of this split.")]
@@ -70,6 +74,7 @@ def log_of_all(
 def run(
     recipe: Recipe,
     changes: Changes = [],
+    imports: Imports = [],
     runs: Runs = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: RECIPE_sSEED in --runs.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run's folder in --runs.")] = None,
@@ -94,6 +99,7 @@ def run(
     from system.recipe.load import load_recipe
     from system.training.tracking import require_tracker
 
+    changes = _with_imports(changes, imports)
     require_tracker(track)
     if out and name:
         raise KitError("--out and --name both say where the run lies; leave one of them out")
@@ -125,6 +131,7 @@ def run(
 def check(
     recipe: Recipe,
     changes: Changes = [],
+    imports: Imports = [],
     runs: Runs = Path("runs"),
     step: Annotated[bool, typer.Option("--step", help="Measure a training step of each stage.")] = False,
     device: Device = None,
@@ -132,7 +139,7 @@ def check(
     """Print all mistakes of a recipe or a study, what it needs, and what is missing."""
     from system.check.report import print_check
 
-    if not print_check(recipe, changes, runs, step, device):
+    if not print_check(recipe, _with_imports(changes, imports), runs, step, device):
         raise typer.Exit(1)
 
 
@@ -153,20 +160,26 @@ def rank(
     model: Model,
     audio: Audio,
     out: Annotated[
-        Path, typer.Option(help="A score matrix (.npy); with --top a ranked CSV, or pairs for a judge (.jsonl).")
-    ],
+        Path | None, typer.Option(help="A score matrix (.npy); with --top a ranked CSV, or pairs for a judge (.jsonl).")
+    ] = None,
     queries: Annotated[Path | None, typer.Argument(help="Captions (.csv, .txt); default: those of AUDIO.")] = None,
     split: Split = None,
     top: Annotated[int | None, typer.Option(min=1, metavar="K", help="Only each query's K best clips.")] = None,
+    prints_score: Annotated[bool, typer.Option("--score", help="Print the metrics; no file is written.")] = False,
     allow_unknown: Unknown = False,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
 ) -> None:
     """Score any clips for any queries with a trained model."""
-    from system.experiments.rank import rank_files
+    from system.experiments.rank import evaluate, rank_files
     from system.retriever import load_model
 
+    if prints_score:
+        print(*evaluate(load_model(model, device, cache, changes), audio, split, queries).lines(), sep="\n")
+        return
+    if out is None:
+        raise KitError("--out is missing; name the file to write, or print metrics with --score")
     rank_files(lambda: load_model(model, device, cache, changes), audio, queries, split, out, top, allow_unknown)
 
 
@@ -344,6 +357,10 @@ def keys(path: Annotated[str, typer.Argument(help="Such as stages.optimizer; def
     from system.recipe.keys import fields_of, settings_at
 
     print(*map(fields_of, settings_at(path)), sep="\n\n")
+
+
+def _with_imports(changes: list[str], imports: list[Path]) -> list[str]:
+    return [*changes, f"imports={json.dumps(list(map(str, imports)))}"] if imports else changes
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 All that ranks goes through a Retriever: `run`, `rank`, `locate`, `search`, `serve`, `embed`, and your own Python.
 
     model = load_model("runs/RUN")
-    scores = model.encode_text(["a dog barks"]) @ model.encode_audio(["a.wav", "b.wav"]).T
+    scores = model.similarity(model.encode_text(["a dog barks"]), model.encode_audio(["a.wav", "b.wav"]))
     (found,) = model.search("a dog barks", "data/sounds")
 """
 
@@ -26,12 +26,12 @@ from data_tools.datasets.blind import folder_clips
 from data_tools.errors import DataError, KitError, kit_errors
 from data_tools.manifest import Clip, Query, audio_clip, of_split, read_manifest
 from data_tools.names import is_audio_name
-from data_tools.waves import Waves, waves_of, write_waves
+from data_tools.waves import as_files, is_path, sounds_of
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.compute.device import device_of
 from system.features.extract import Features, build_features, warn_of_other_lengths
-from system.models.embeddings import Embedded, Embeddings
+from system.models.embeddings import Embedded, Embeddings, Units
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, join_embeddings, require_readable
@@ -44,6 +44,8 @@ from system.runs.open import Trained, open_trained
 
 Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Vectors = np.ndarray | torch.Tensor
+SOUNDS_AT_ONCE = 64  # from memory, written to files
 log = logging.getLogger(__name__)
 
 
@@ -96,13 +98,33 @@ class Retriever:
             features: Frames of all clips, if they are known; nothing is cached then.
         """
         self.model, self.recipe, self.facts, self.folder = trained.model, trained.recipe, trained.facts, trained.folder
-        self._cache, self._features = cache, features
+        self._trained, self._cache, self._features = trained, cache, features
+
+    def __repr__(self) -> str:
+        """Name the model, its checkpoint, the values per embedding and the device."""
+        return f"Retriever({self.folder}, {self.facts.checkpoint}, {self.dim} values, {self.model.device})"
+
+    @property
+    def dim(self) -> int:
+        """Number of values per embedding."""
+        return self.recipe.model.text.dim
+
+    @property
+    def sampling_rate(self) -> int | None:
+        """Highest sample rate, in Hz, at which the model hears; None for given embeddings.
+
+        Sounds of any rate are resampled.
+        """
+        return max((expert.rate for expert in self.recipe.model.audio.experts.values()), default=None)
 
     @kit_errors
-    def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
-        """Embed texts: (N, D) float32, of length 1 if `normalize`.
+    def encode_text(self, texts: Texts, normalize: bool | None = None) -> np.ndarray:
+        """Embed texts: (N, D) float32.
 
         A warning is logged for texts without any word that the model knows, which have equal vectors.
+
+        Args:
+            normalize: Scale vectors to length 1; default: if the model's score depends only on directions.
         """
         texts = _to_texts(texts)
         if unknown := self.model.text.without_known_words(texts):
@@ -110,26 +132,45 @@ class Retriever:
                 "the model knows no word of %s, such as %r; such texts have equal embeddings",
                 counted(len(unknown), "text"), unknown[0],
             )  # fmt: skip
-        return vectors(embed_texts(self.model, texts), normalize)
+        return self._vectors(embed_texts(self.model, texts), normalize)
 
     @kit_errors
-    def encode_audio(
-        self, audio: Audio | Sequence[Clip] | Waves, rate: int | None = None, normalize: bool = True
-    ) -> np.ndarray:
-        """Embed sounds: (C, D) float32, of length 1 if `normalize`. Raises KitError for a broken file.
+    def encode_audio(self, audio: Any, rate: int | None = None, normalize: bool | None = None) -> np.ndarray:
+        """Embed sounds: (C, D) float32. Raises KitError for a broken file.
 
         Args:
-            audio: A folder with its subfolders, a manifest (.jsonl), a file, a list of files or clips; or one wave or a
-                list of waves, each (samples,) or (samples, channels) of floats with full scale 1.0.
-            rate: Sample rate of waves, in Hz.
+            audio: A folder with its subfolders, or a manifest (.jsonl). Or a sound or a list of sounds: files, clips,
+                open files, arrays or tensors of samples, (n,), (1, n) or (n, channels), floats with full scale 1.0 or
+                signed integers; or the dicts or decoders of a Hugging Face data set.
+            rate: Sample rate of arrays, in Hz.
+            normalize: As for texts.
         """
-        if (waves := waves_of(audio)) is not None:
+        sounds = sounds_of(audio)
+        if all(is_path(one) or isinstance(one, Clip) for one in sounds):
+            clips = list_clips(audio if is_path(audio) else sounds).clips
+            pool = self.open(clips, strict=True)
+            rows = {clip.id: row for row, clip in enumerate(pool.clips)}
+            return self._vectors(pool.embedded, normalize)[[rows[clip.id] for clip in clips]]
+        found = []
+        for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
-                return self.encode_audio(write_waves(waves, rate, Path(folder)), normalize=normalize)
-        clips = list_clips(audio).clips  # type: ignore[arg-type]
-        pool = self.open(clips, strict=True)
-        rows = {clip.id: row for row, clip in enumerate(pool.clips)}
-        return vectors(pool.embedded, normalize)[[rows[clip.id] for clip in clips]]
+                files = as_files(sounds[start : start + SOUNDS_AT_ONCE], rate, Path(folder))
+                found.append(Retriever(self._trained, Path(folder)).encode_audio(files, normalize=normalize))
+        return np.concatenate(found)
+
+    def _vectors(self, embedded: Embeddings, normalize: bool | None) -> np.ndarray:
+        return vectors(embedded, self.model.unit_length if normalize is None else normalize)
+
+    @kit_errors
+    def similarity(self, texts: Vectors, clips: Vectors) -> np.ndarray:
+        """Score embeddings of texts (N, D) against those of clips (C, D), as `rank` does: (N, C), higher is better.
+
+        The embeddings are as the encoders return them by default.
+        """
+        pair = [torch.as_tensor(one, device=self.model.device) for one in (texts, clips)]
+        captions, sounds = map(Units if self.model.unit_length and all(map(_are_units, pair)) else Embedded, pair)
+        with torch.inference_mode():
+            return self.model.score_matrix(captions, sounds)
 
     @kit_errors
     def search(self, texts: Texts, audio: Audio | Pool, top: int = 10, offset: int = 0) -> list[list[Hit]]:
@@ -142,7 +183,7 @@ class Retriever:
             offset: Number of best clips to leave out.
         """
         texts = _to_texts(texts)
-        if not isinstance(audio, Pool) and waves_of(audio) is not None:
+        if not isinstance(audio, Pool) and not all(is_path(one) or isinstance(one, Clip) for one in sounds_of(audio)):
             raise KitError("search needs audio files, not waves; write the waves to files, or compare embeddings")
         if unknown := self.model.text.without_known_words(texts):
             raise KitError(f"the model knows no word of {unknown[0][:60]!r}; reword it")
@@ -301,6 +342,12 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Liste
 def _clip_of(path: Path) -> Clip:
     name = path.relative_to(path.anchor).as_posix()
     return audio_clip(Path(path.anchor), name, "files", "blind", [], readable_seconds(path))
+
+
+def _are_units(values: torch.Tensor) -> bool:
+    """Return whether vectors have length 1 already; scaling them again would change their last digits."""
+    lengths = values.norm(dim=-1)
+    return bool((((lengths - 1).abs() < 1e-5) | (lengths == 0)).all())
 
 
 def _to_texts(texts: Texts) -> list[str]:

@@ -4,23 +4,25 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.errors import KitError
+from data_tools.errors import KitError, kit_errors
 from data_tools.files import replacing, require_other
 from data_tools.manifest import Query, caption_queries, read_queries
-from submission.editions import CUSTOM, get_edition
+from submission.editions import CUSTOM, EDITIONS, get_edition
 from submission.formats.csv_files import write_best
 from submission.formats.pairs import Pair, write_pairs
 from submission.formats.score_matrix import write_blocks
+from submission.metrics.summary import Summary, ranks_in_matrix, summarise, summarise_matrix
 from submission.ordering import require_finite
 from system.ranking.embedding import embed_texts, require_known_words, vectors
 from system.ranking.entries import matrix_labels
-from system.retriever import Hit, Listed, Pool, Retriever, list_clips
+from system.retriever import Hit, Listed, Pool, Retriever, list_clips, load_model
 
 # Q queries, C clips, K best clips
 
@@ -52,17 +54,11 @@ def rank_files(
     if top is not None and out.suffix not in (".csv", ".jsonl"):
         raise KitError(f"--out {out}: with --top, it must end in .csv for ranked lists, or .jsonl for a judge's pairs")
     require_other(out, [path for path in (queries, audio) if path])
-    listed = list_clips(audio, split)
-    asked = caption_queries(listed.clips) if queries is None else read_queries(queries)
-    if not asked:
-        raise KitError(f"{audio} has no captions as queries; name a file of queries after it")
+    listed, asked = _listed(audio, queries, split)
     _require_enough_clips(top, len(listed.clips))
     retriever = open_model()
-    if not allow_unknown:
-        require_known_words(retriever.model, asked)
-    pool = retriever.open(*listed)
+    pool = _pool(retriever, listed, asked, allow_unknown)
     _require_enough_clips(top, len(pool.clips))
-    _require_relevant_clips(asked, listed, pool)
     labels = matrix_labels(pool.clips, asked, retriever.facts.document())
     blocks = retriever.score_blocks([query.text for query in asked], pool)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -76,6 +72,46 @@ def rank_files(
             write_best(labels, best, out, replace(get_edition(CUSTOM), ranking_length=top))
     size = "" if top is None else f"{counted(top, 'best clip')}, of "
     print(f"wrote {out}: {counted(len(asked), 'query')} x {size}{counted(len(pool.clips), 'clip')}")
+
+
+@kit_errors
+def evaluate(
+    model: Retriever | str | PathLike[str],
+    audio: str | PathLike[str],
+    split: str | None = None,
+    queries: str | PathLike[str] | None = None,
+) -> Summary:
+    """Rank the clips of a manifest for their captions, and return the metrics that `lbar submit score` prints.
+
+    `values` has the metrics by name, `lines()` all of them with intervals as text.
+
+    Args:
+        model: An open one, or what `load_model` opens.
+        audio: A manifest (.jsonl), or a folder.
+        split: Of the manifest; None: all.
+        queries: Captions (.csv); None: those of the clips.
+    """
+    listed, asked = _listed(Path(audio), Path(queries) if queries else None, split)
+    retriever = model if isinstance(model, Retriever) else load_model(model)
+    matrix = retriever.matrix(asked, _pool(retriever, listed, asked, False))
+    edition = EDITIONS.get(retriever.facts.edition or "")  # of moments: none
+    return summarise_matrix(matrix, edition) if edition else summarise(ranks_in_matrix(matrix))
+
+
+def _listed(audio: Path, queries: Path | None, split: str | None) -> tuple[Listed, list[Query]]:
+    listed = list_clips(audio, split)
+    asked = caption_queries(listed.clips) if queries is None else read_queries(queries)
+    if not asked:
+        raise KitError(f"{audio} has no captions as queries; name a file of queries after it")
+    return listed, asked
+
+
+def _pool(retriever: Retriever, listed: Listed, asked: Sequence[Query], allow_unknown: bool) -> Pool:
+    if not allow_unknown:
+        require_known_words(retriever.model, asked)
+    pool = retriever.open(*listed)
+    _require_relevant_clips(asked, listed, pool)
+    return pool
 
 
 def _best(blocks: Iterator[np.ndarray], pool: Pool, top: int) -> tuple[np.ndarray, np.ndarray]:

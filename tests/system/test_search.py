@@ -177,10 +177,10 @@ def test_python_interface_accepts_numpy_arrays_of_file_names_and_numpy_integers(
 
 WAVE = np.zeros(1000)
 ODD_CALLS = {
-    "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of the waves is None"),
-    "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of the waves is 0"),
-    "whole numbers": (lambda m: m.encode_audio(np.zeros(9, np.int16), rate=16_000), "type int16; a wave must be"),
-    "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), "must be"),
+    "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of a wave is None"),
+    "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of a wave is 0"),
+    "bytes": (lambda m: m.encode_audio(np.zeros(9, np.uint8), rate=16_000), "type uint8; give"),
+    "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), r"shape \(2, 9\)"),
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
     "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large for 32 bits"),
     "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN, infinite or too large"),

@@ -1,0 +1,178 @@
+"""The kit from Python: sounds of any form, scores, metrics, recipes and kinds of one's own."""
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import tiny
+import torch
+from outcomes import refused
+
+import system
+from data_tools.errors import KitError
+from data_tools.manifest import caption_queries, read_manifest
+from submission.formats.score_matrix import read_scores
+from submission.metrics.summary import ranks_in_matrix, summarise
+from system import Retriever, evaluate, load_model, run_recipe, table_of_runs
+from system.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def model(unbroken: Path) -> Retriever:
+    return load_model(unbroken)
+
+
+@pytest.fixture(scope="module")
+def sound(world: Path) -> Path:
+    return Path(read_manifest(world)[3].path)
+
+
+class Decoder:
+    """Stands in for torchcodec's AudioDecoder: samples as (channels, n)."""
+
+    def __init__(self, wave: np.ndarray, rate: int) -> None:
+        self.data, self.sample_rate = torch.from_numpy(wave)[None], rate
+
+    def get_all_samples(self) -> "Decoder":
+        return self
+
+
+def forms_of(sound: Path, file: Any) -> dict[str, Any]:
+    wave, rate = soundfile.read(sound, dtype="int16")
+    floats = (wave / 32768).astype(np.float32)
+    return {
+        "open file": file,
+        "bytes in memory": io.BytesIO(sound.read_bytes()),
+        "dict of an array": {"array": floats, "sampling_rate": rate, "path": None},
+        "dict of bytes": {"bytes": sound.read_bytes(), "path": "a.wav"},
+        "dict of a path": {"bytes": None, "path": str(sound)},
+        "decoder": Decoder(floats, rate),
+        "whole numbers": wave,
+        "one channel first": floats[None],
+        "stereo": np.stack([floats, floats], 1),
+        "tensor": torch.from_numpy(floats),
+    }
+
+
+FORMS = [
+    "open file", "bytes in memory", "dict of an array", "dict of bytes", "dict of a path", "decoder", "whole numbers",
+    "one channel first", "stereo", "tensor",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sound_of_any_form_has_the_embedding_of_its_file(form: str, model: Retriever, sound: Path) -> None:
+    rate = soundfile.info(sound).samplerate
+    expected = model.encode_audio(sound)
+    assert expected.shape == (1, model.dim)
+    with sound.open("rb") as file:
+        assert np.allclose(model.encode_audio(forms_of(sound, file)[form], rate=rate), expected, atol=1e-6)
+
+
+def test_sounds_of_unlike_forms_and_rates_keep_their_order(model: Retriever, world: Path) -> None:
+    paths = [clip.path for clip in read_manifest(world)[:5]]
+    waves = [soundfile.read(path, dtype="float32") for path in paths]
+    mixed = [paths[0], waves[1][0], {"array": waves[2][0], "sampling_rate": waves[2][1]}, Path(paths[3]), waves[4][0]]
+    assert np.allclose(model.encode_audio(mixed, rate=waves[0][1]), model.encode_audio(paths), atol=1e-6)
+
+
+def test_similarity_and_evaluate_give_the_scores_and_metrics_of_the_run(
+    unbroken: Path, model: Retriever, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
+    texts = model.encode_text([one.text for one in caption_queries(clips)])
+    written = read_scores(unbroken / "scores/evaluation.npy")
+    scores = model.similarity(texts, model.encode_audio(clips))
+    assert np.array_equal(scores, written.values)
+    raw = [model.encode_text([clips[0].captions[0]], normalize=False), model.encode_audio(clips[:4], normalize=False)]
+    assert np.allclose(model.similarity(*raw), written.values[:1, :4], atol=1e-6)
+    expected = summarise(ranks_in_matrix(written)).values
+    assert evaluate(model, world, "evaluation").values == pytest.approx(expected, abs=1e-12)
+    assert evaluate(unbroken, str(world), "evaluation").values == pytest.approx(expected, abs=1e-12)
+    capsys.readouterr()
+    assert main(["rank", str(unbroken), str(world), "--split", "evaluation", "--score"]) == 0
+    assert f"{expected['mAP@10']:.4f}" in capsys.readouterr().out
+    assert "--out is missing" in refused(capsys, "rank", unbroken, world)
+
+
+def test_model_tells_its_size_rate_and_name(model: Retriever, unbroken: Path) -> None:
+    assert (model.dim, model.sampling_rate) == (32, 16_000)
+    assert str(unbroken) in repr(model)
+    assert "finetune epoch 3" in repr(model)
+
+
+def test_package_gives_only_its_public_names() -> None:
+    with pytest.raises(AttributeError, match="load_modle"):
+        system.load_modle  # noqa: B018
+
+
+LOSS = '''
+from typing import Literal
+
+from torch import Tensor
+
+from system.losses.terms import BatchScores, Term
+
+
+class Plain(Term):
+    """Minus the mean score of matching pairs."""
+
+    kind: Literal["plain"]
+    power: int  # of the score
+
+    def value(self, batch: BatchScores) -> Tensor:
+        return -(batch.scores.diagonal() ** self.power).mean()
+'''
+
+
+@pytest.fixture
+def own(world: Path, tmp_path: Path) -> Path:
+    """A recipe with a loss of its own, in losses.py beside it."""
+    (tmp_path / "losses.py").write_text(LOSS)
+    loss = {"kind": "plain", "weight": 1, "power": 1}
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1, losses=[loss]))
+    return tiny.write_recipe(tmp_path / "own.yaml", content)
+
+
+def test_recipe_with_a_loss_of_ones_own_runs_and_keeps_its_source(own: Path, world: Path, tmp_path: Path) -> None:
+    losses = tmp_path / "losses.py"
+    changes = {"imports": [str(losses)], "stages.only.epochs": 2}
+    done = run_recipe(own, changes, name="short", runs=tmp_path / "runs")
+    assert done.folder == tmp_path / "runs/short"
+    assert [line.epoch for line in done.read_metrics()] == [1, 2]
+    assert set(done.metrics) == {"evaluation"}
+    assert table_of_runs(tmp_path / "runs")["test"].tolist() == [done.metrics["evaluation"]["mAP@10"]]
+    assert run_recipe(own, changes, name="short", runs=tmp_path / "runs").metrics == done.metrics
+    expected = evaluate(load_model(done.folder), world, "evaluation").values
+    assert expected == pytest.approx(done.metrics["evaluation"], abs=1e-12)
+
+    losses.write_text(LOSS.replace("-(batch", "-2 * (batch"))
+    with pytest.raises(KitError, match=r"imports\..*losses.py changed"):
+        run_recipe(own, changes, name="short", runs=tmp_path / "runs")
+    losses.unlink()
+    assert main(["export", str(done.folder), "--out", str(tmp_path / "model")]) == 0
+    for folder in (done.folder, tmp_path / "model"):
+        assert (folder / "imports/losses.py").read_text() == LOSS
+        assert evaluate(folder, world, "evaluation").values == expected
+
+
+def test_imports_that_fail_are_refused_with_their_line(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.py").write_text("import no_such_package_at_all\n")
+    assert "no_such_package_at_all" in refused(capsys, "check", own, "--import", tmp_path / "bad.py")
+    assert "gone.py" in refused(capsys, "check", own, "--import", tmp_path / "gone.py")
+    known = ["--import", tmp_path / "losses.py"]
+    assert "plain" in refused(capsys, "check", own, *known, "--set", "stages.only.losses.0.kind=plian")
+    assert main(["check", str(own), *map(str, known)]) == 0
+
+
+def test_recipe_errors_are_kit_errors(tmp_path: Path) -> None:
+    with pytest.raises(KitError, match=r"no\.yaml"):
+        run_recipe(tmp_path / "no.yaml")
+    shutil.rmtree(tmp_path)
+    assert len(table_of_runs(tmp_path)) == 0
