@@ -293,12 +293,19 @@ def embed(
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run, or RUN:ENTRY.")],
     out: Annotated[Path, typer.Option(help="New or empty folder of the exported model.")],
+    push: Annotated[
+        str | None, typer.Option(metavar="USER/NAME", help="Upload it to the Hugging Face hub, as a private model.")
+    ] = None,
 ) -> None:
     """Write a trained model as one folder for another machine."""
     from system.runs.export import export_run
 
     export_run(run, out)
     print(f"exported: {out}")
+    if push:
+        from system.bridges.hub import push_folder
+
+        print(f"uploaded: {push_folder(out, push)}")
 
 
 @app.command()

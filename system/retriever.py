@@ -147,16 +147,29 @@ class Retriever:
         """
         sounds = sounds_of(audio)
         if all(is_path(one) or isinstance(one, Clip) for one in sounds):
-            clips = list_clips(audio if is_path(audio) else sounds).clips
-            pool = self.open(clips, strict=True)
-            rows = {clip.id: row for row, clip in enumerate(pool.clips)}
-            return self._vectors(pool.embedded, normalize)[[rows[clip.id] for clip in clips]]
-        found = []
+            return self._vectors(self._embed(list_clips(audio if is_path(audio) else sounds).clips), normalize)
+        return np.concatenate([self._vectors(clips, normalize) for clips in self._embed_sounds(sounds, rate)])
+
+    def _embed(self, clips: Sequence[Clip]) -> Embeddings:
+        """Return the embeddings of clips, one by one; a clip may come twice."""
+        pool = self.open(clips, strict=True)
+        rows = {clip.id: row for row, clip in enumerate(pool.clips)}
+        return pool.embedded.rows([rows[clip.id] for clip in clips])
+
+    def _embed_sounds(self, sounds: Sequence[Any], rate: int | None = None) -> Iterator[Embeddings]:
+        """Yield the embeddings of blocks of sounds in any form; the cache does not keep them."""
         for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
-                files = as_files(sounds[start : start + SOUNDS_AT_ONCE], rate, Path(folder))
-                found.append(Retriever(self._trained, Path(folder)).encode_audio(files, normalize=normalize))
-        return np.concatenate(found)
+                block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
+                clips = list_clips(as_files(block, rate, Path(folder))).clips
+                yield Retriever(self._trained, Path(folder))._embed(clips)
+
+    @kit_errors
+    def score_sounds(self, texts: Texts, sounds: Sequence[Any], rate: int | None = None) -> np.ndarray:
+        """Score texts against sounds in any form, with any score: (N, C), higher is better."""
+        captions = embed_texts(self.model, _to_texts(texts))
+        found = [list(self.model.score_blocks(captions, clips)) for clips in self._embed_sounds(sounds, rate)]
+        return np.concatenate([np.concatenate(blocks) for blocks in found], axis=1)
 
     def _vectors(self, embedded: Embeddings, normalize: bool | None) -> np.ndarray:
         return vectors(embedded, self.model.unit_length if normalize is None else normalize)

@@ -8,10 +8,10 @@ model.json               origin of the model
 vocabulary.json | text/  files of the caption encoder
 audio/                   files of an audio encoder from the Hugging Face hub
 trained_on.csv           the clips that the model was trained on
-README.md                a model card
+modules.json, config_sentence_transformers.json   by which SentenceTransformer opens the folder
+README.md                a model card for the Hugging Face hub
 """
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -20,6 +20,8 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_json, write_text
+from system.bridges.hub import model_card
+from system.bridges.sentence_transformer import write_module
 from system.ranking.entries import RankHubCorrected
 from system.recipe.load import keep_imports, text_of
 from system.runs.checkpoints import as_os_errors, save_weights
@@ -65,38 +67,6 @@ def export_model(trained: Trained, out: Path) -> None:
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)
         write_json(folder / "model.json", trained.facts.document())
-        write_text(folder / "README.md", _model_card(trained, out))
-
-
-def _model_card(trained: Trained, out: Path) -> str:
-    """Return the model card: the text of README.md in the folder of an exported model."""
-    recipe, facts = trained.recipe, trained.facts
-    parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
-    origin = (
-        f"- from: {facts.run}, {facts.checkpoint}\n"
-        f"- seed: {facts.seed}, commits: {', '.join(facts.commits)}\n"
-        f"- trained on: {', '.join(recipe.trained_on)}\n"
-    )
-    if facts.run is None:  # a model that others have published
-        origin = f"- weights of {facts.checkpoint}; its training data is unknown\n"
-    inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts.experts.items())
-    elsewhere = "\nIf an expert's weights have another path: --set model.audio.experts.NAME.weights=FILE\n"
-    weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
-    return (
-        f"# {recipe.name}\n\n"
-        f"Language-based audio retrieval model, {parameters:,} parameters including its text encoder.\n\n"
-        f"{origin}\nIts audio experts, not in this folder:\n\n{inputs}\n\n"
-        f"    lbar rank {out.name} FOLDER QUERIES --out SCORES.npy\n"
-        f"{elsewhere if weights else ''}{_text_encoder_card(trained)}"
-    )
-
-
-def _text_encoder_card(trained: Trained) -> str:
-    """Describe the text encoder's weight files for the model card; "" if it has no weight files."""
-    files = trained.recipe.model.text.weight_files()
-    names, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
-    return (
-        f"\nThe {names} of its text encoder, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n"
-        if files
-        else ""
-    )
+        write_text(folder / "README.md", model_card(trained, out))
+        if not trained.recipe.model.score.of_series:  # a vector per clip and text
+            write_module(folder, trained.model.unit_length)

@@ -1,0 +1,1 @@
+"""What other libraries see of a model: sentence-transformers, mteb, the Hugging Face hub."""
