@@ -3,11 +3,8 @@
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
 
-import typer
-
-from data_tools.cli import add_verb, run_app, set_up_log
+from data_tools.cli import add_verb, new_app, run_app
 
 VERBS = {  # module of each verb's function, in the order of the help
     "get": "datasets.get",
@@ -27,26 +24,9 @@ VERBS = {  # module of each verb's function, in the order of the help
     "fetch": "freesound.fetch",
     "sandbox": "freesound.sandbox",
 }
-app = typer.Typer(
-    name="lbar data",
-    help="Make, check and compose data sets. A stopped command goes on when it is given again.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = new_app("lbar data", "Make, check and compose data sets. A stopped command goes on when it is given again.")
 for name, module in VERBS.items():
     add_verb(app, getattr(import_module(f"data_tools.{module}"), name))
-
-
-@app.callback()
-def log_of_all(
-    context: typer.Context,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print times, modules and tracebacks.")] = False,
-) -> None:
-    if not context.obj:  # inside another verb its log stays
-        set_up_log(quiet, verbose)
 
 
 def main(argv: Sequence[str] | None = None, inside: bool = False) -> int:

@@ -58,6 +58,47 @@ def run_app(app: Callable[..., object], program: str, argv: Sequence[str] | None
     return 0
 
 
+def new_app(name: str, about: str) -> typer.Typer:
+    """Return the app of a floor, without verbs.
+
+    Args:
+        name: Of the program.
+        about: First line of its help.
+    """
+    app = typer.Typer(
+        name=name,
+        help=about,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def log_of_all(
+        context: typer.Context,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")] = False,
+        verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print times, modules and tracebacks.")] = False,
+        shows_version: Annotated[
+            bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        if context.obj:  # inside another verb its log stays
+            return
+        set_up_log(quiet, verbose)
+        if ranks()[1] > 1 and context.invoked_subcommand != "run":
+            raise KitError(f"{context.invoked_subcommand} needs exactly one process; run it without torchrun")
+
+    return app
+
+
+def print_version(asked: bool) -> None:
+    """Print the version of the kit and stop, if `asked`."""
+    if asked:
+        print(f"lbar-kit {version()}")
+        raise typer.Exit
+
+
 def add_verb(app: typer.Typer, function: Callable[..., None]) -> None:
     """Add a function to an app of typer: its docstring is the help, with that of each parameter in the section Args.
 
@@ -97,6 +138,8 @@ def set_up_log(quiet: bool = False, verbose: bool = False) -> None:
     A run's log.txt has all lines. Of several processes, all except the first log only warnings and errors.
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     log.setLevel(logging.DEBUG if verbose else logging.NOTSET)  # tracebacks

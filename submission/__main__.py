@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from data_tools.cli import counted, run_app
+from data_tools.cli import add_verb, counted, new_app, run_app
 from data_tools.files import require_file, require_other
 from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
@@ -20,16 +20,6 @@ from submission.metrics.blend import blend as blended
 from submission.metrics.summary import bounds_or_none
 from submission.metrics.summary import compare as paired_test
 from submission.systems import check_output, common_edition, read_summaries, read_truth, scores_file
-
-app = typer.Typer(
-    name="lbar submit",
-    help="Write, check and score the files of the language-based audio retrieval challenge.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
 
 Direction = Literal["text-to-audio", "audio-to-text"]
 Year = Annotated[
@@ -51,15 +41,22 @@ Ranked = Annotated[Direction, typer.Option("--direction", help="audio-to-text: c
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="A CSV, windows (.jsonl), or a package (.zip).")],
+    file: Path,
+    *,
     edition: Year = None,
-    truth: Annotated[Path | None, typer.Option(help="Captions (.csv), scores (.npy) or true windows (.jsonl).")] = None,
-    queries: Annotated[Path | None, typer.Option(help="Queries of a blind set: .csv or, for moments, .jsonl.")] = None,
-    audio: Annotated[Path | None, typer.Option(help="Folder of the blind set's audio.")] = None,
+    truth: Path | None = None,
+    queries: Path | None = None,
+    audio: Path | None = None,
 ) -> None:
-    """List every problem of a submission file or a package."""
+    """List every problem of a submission file or a package.
+
+    Args:
+        file: A CSV, windows (.jsonl), or a package (.zip).
+        truth: Captions (.csv), scores (.npy) or true windows (.jsonl).
+        queries: Queries of a blind set: .csv or, for moments, .jsonl.
+        audio: Folder of the blind set's audio.
+    """
     require_file(file)
     known, is_package = read_truth(truth, queries, audio), file.suffix == ".zip"
     named = [truth, queries] if is_package else [file]
@@ -79,9 +76,9 @@ def check(
         print("note: not compared with the queries; add --truth, or --queries and --audio")
 
 
-@app.command()
 def score(
     system: System,
+    *,
     edition: Year = None,
     truth: Scored = None,
     annotations: Annotations = None,
@@ -97,10 +94,10 @@ def score(
         print("\n".join(summary.lines()))
 
 
-@app.command()
 def compare(
     system: System,
-    others: Annotated[list[str], typer.Argument(metavar="OTHER...", help="Several systems are averaged.")],
+    others: Annotated[list[str], typer.Argument(metavar="OTHER...")],
+    *,
     edition: Year = None,
     truth: Scored = None,
     annotations: Annotations = None,
@@ -110,6 +107,9 @@ def compare(
     """Compare a system with the mean of others.
 
     The paired test swaps the systems for groups of queries.
+
+    Args:
+        others: Several systems are averaged.
     """
     names = [system, *others]
     first, *rest = read_summaries(names, edition, truth, annotations, direction == "audio-to-text")
@@ -127,13 +127,13 @@ def compare(
     print(f"queries better {found.better}, equal {found.equal}, worse {found.worse}")
 
 
-@app.command()
-def write(
-    scores: Annotated[str, typer.Argument(help="A score matrix (.npy), windows (.jsonl), or a finished run.")],
-    out: Annotated[Path, typer.Option(help="The .csv or, for moments, .jsonl to write.")],
-    edition: Year = None,
-) -> None:
-    """Write the file that an edition requires."""
+def write(scores: str, *, out: Path, edition: Year = None) -> None:
+    """Write the file that an edition requires.
+
+    Args:
+        scores: A score matrix (.npy), windows (.jsonl), or a finished run.
+        out: The .csv or, for moments, .jsonl to write.
+    """
     source, year = scores_file(scores), common_edition(edition, [scores])
     require_other(out, [source])
     if year.output == "windows":
@@ -145,17 +145,22 @@ def write(
     print(f"wrote {out} of edition {year.name}")
 
 
-@app.command()
 def blend(
-    scores: Annotated[list[str], typer.Argument(help="Two or more score matrices (.npy) or finished runs.")],
-    out: Annotated[Path, typer.Option(help="The score matrix to write.")],
-    how: Annotated[How, typer.Option(help="Values to average.")] = "raw",
-    validation: Annotated[
-        list[str], typer.Option(help="Scores of validation by the same model, for each system, to search the weights.")
-    ] = [],  # noqa: B006
+    scores: list[str],
+    *,
+    out: Path,
+    how: How = "raw",
+    validation: list[str] = [],  # noqa: B006
     edition: Year = None,
 ) -> None:
-    """Combine several systems into one score matrix."""
+    """Combine several systems into one score matrix.
+
+    Args:
+        scores: Two or more score matrices (.npy) or finished runs.
+        out: The score matrix to write.
+        how: Values to average.
+        validation: Scores of validation by the same model, for each system, to search the weights.
+    """
     count = len(set(scores))
     if count < 2 or count < len(scores) or (validation and len(set(validation)) != count):
         raise SubmissionError("a blend needs two or more systems, none twice, and no or one --validation for each")
@@ -175,15 +180,15 @@ def blend(
     print(f"wrote {out}: {counted(len(matrix), 'query')} x {counted(len(matrix.clip_ids), 'clip')}")
 
 
-@app.command()
-def rerank(
-    scores: Annotated[Path, typer.Argument(help="The score matrix (.npy) to re-rank.")],
-    judged: Annotated[Path, typer.Option(help="Its best clips with a judge's scores (.jsonl); see RERANKING.md.")],
-    validation: Annotated[tuple[Path, Path], typer.Option(help="Scores and judged clips of validation.")],
-    out: Annotated[Path, typer.Option(help="The score matrix to write.")],
-    edition: Year = None,
-) -> None:
-    """Re-rank the best clips by a judge, with the weight that is best on validation."""
+def rerank(scores: Path, *, judged: Path, validation: tuple[Path, Path], out: Path, edition: Year = None) -> None:
+    """Re-rank the best clips by a judge, with the weight that is best on validation.
+
+    Args:
+        scores: The score matrix (.npy) to re-rank.
+        judged: Its best clips with a judge's scores (.jsonl); see RERANKING.md.
+        validation: Scores and judged clips of validation.
+        out: The score matrix to write.
+    """
     from submission.formats.pairs import read_pairs
     from submission.metrics.rerank import judged_rows, reranked, search_weight
 
@@ -202,18 +207,22 @@ def rerank(
     print(f"wrote {out}: {counted(count, 'judged pair', ',')} of {counted(len(rows), 'query', ',')}")
 
 
-@app.command()
 def pack(
-    systems: Annotated[
-        list[str],
-        typer.Argument(metavar="SYSTEM...", help="RUN[:ENTRY], the runs of a blend joined by commas, or SCORES.npy."),
-    ],
-    about: Annotated[Path, typer.Option(help="Your facts, such as authors; PACKAGE.md has an example.")],
-    out: Annotated[Path, typer.Option(help="The archive (.zip) to write.")],
-    report: Annotated[Path | None, typer.Option(help="The technical report (.pdf).")] = None,
+    systems: Annotated[list[str], typer.Argument(metavar="SYSTEM...")],
+    *,
+    about: Path,
+    out: Path,
+    report: Path | None = None,
     edition: Year = None,
 ) -> None:
-    """Pack finished runs into the archive for the challenge."""
+    """Pack finished runs into the archive for the challenge.
+
+    Args:
+        systems: RUN[:ENTRY], the runs of a blend joined by commas, or SCORES.npy.
+        about: Your facts, such as authors; PACKAGE.md has an example.
+        out: The archive (.zip) to write.
+        report: The technical report (.pdf).
+    """
     from submission.package.pack import pack as write_package
 
     if out.suffix != ".zip" or "." in out.stem:
@@ -229,15 +238,20 @@ def pack(
     print(f"wrote {out}")
 
 
-@app.command()
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN[:ENTRY]", help="A finished run, or one of its ranked entries.")],
-    beside: Annotated[list[str], typer.Option(metavar="RUN[:ENTRY]", help="Another run to compare with.")] = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option(help="The page to write; default: RUN/report.html.")] = None,
+    run: Annotated[str, typer.Argument(metavar="RUN[:ENTRY]")],
+    *,
+    beside: Annotated[list[str], typer.Option(metavar="RUN[:ENTRY]")] = [],  # noqa: B006
+    out: Path | None = None,
 ) -> None:
     """Write a page on a finished run.
 
     Metrics, failures, and clips to listen to.
+
+    Args:
+        run: A finished run, or one of its ranked entries.
+        beside: Another run to compare with.
+        out: The page to write; default: RUN/report.html.
     """
     from submission.report.page import write_report
     from submission.runs.entry import open_entry
@@ -249,6 +263,11 @@ def report(
         raise SubmissionError("--beside: a run of another task")
     write_report(page, entry, others)
     print(f"wrote {page}")
+
+
+app = new_app("lbar submit", "Write, check and score the files of the language-based audio retrieval challenge.")
+for verb in (check, score, compare, write, blend, rerank, pack, report):
+    add_verb(app, verb)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,9 @@
-"""Command line: `lbar VERB ...`, with `lbar data` and `lbar submit` for the other floors."""
+"""Command line: `lbar VERB ...`, with `lbar data` and `lbar submit` for the other floors.
+
+A verb's docstring is its help; what it needs is imported when it runs, so that the help imports no torch.
+"""
 
 import json
-import logging
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -9,20 +11,9 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from data_tools.cli import ranks, run_app, set_up_log, version
+from data_tools.cli import add_verb, new_app, run_app
 from data_tools.errors import KitError
 from system.compute.processes import exit_process
-
-app = typer.Typer(
-    name="lbar",
-    help="Check, train and use retrieval systems; `lbar data` makes data sets, `lbar submit` the challenge's files.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-recipes = typer.Typer(help="List the shipped recipes, or copy one.", invoke_without_command=True, rich_markup_mode=None)
-app.add_typer(recipes, name="recipes")
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe, or a study (.study.yaml).")]
 Model = Annotated[
@@ -41,56 +32,36 @@ Imports = Annotated[
     list[Path], typer.Option("--import", metavar="FILE.py", help="A file with kinds of your own, as `imports`; repeat.")
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of all runs.")]
-Out = Annotated[Path, typer.Option(help="The file or folder to write.")]
 Split = Annotated[str | None, typer.Option(help="For a manifest: use only the clips of this split.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1 (the second GPU), mps or cpu; default: cuda, else cpu.")]
 Cache = Annotated[Path | None, typer.Option(help="Folder for stored embeddings; default: ~/.cache/lbar-kit.")]
 Unknown = Annotated[bool, typer.Option("--allow-unknown", help="Accept queries without any word that it knows.")]
 
 
-def print_version(asked: bool) -> None:
-    if asked:
-        print(f"lbar-kit {version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def log_of_all(
-    context: typer.Context,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print times, modules and tracebacks.")] = False,
-    shows_version: Annotated[
-        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    set_up_log(quiet, verbose)
-    if ranks()[1] > 1 and context.invoked_subcommand != "run":
-        raise KitError(f"{context.invoked_subcommand} needs exactly one process; run it without torchrun")
-
-
-@app.command()
 def run(
     recipe: Recipe,
+    *,
     changes: Changes = [],
     imports: Imports = [],
     runs: Runs = Path("runs"),
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: RECIPE_sSEED in --runs.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run's folder in --runs.")] = None,
-    until: Annotated[Literal["features", "training", "results"], typer.Option(help="Last step.")] = "results",
+    out: Path | None = None,
+    name: str | None = None,
+    until: Literal["features", "training", "results"] = "results",
     device: Device = None,
-    track: Annotated[
-        Literal["tensorboard", "wandb"] | None, typer.Option(help="Send the metrics of every epoch to a tracker.")
-    ] = None,
-    profile: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Write torch's trace of N steps to STAGE/trace.json.")
-    ] = 0,
+    track: Literal["tensorboard", "wandb"] | None = None,
+    profile: Annotated[int, typer.Option(min=0, metavar="N")] = 0,
 ) -> None:
     """Run all steps of a recipe or a study.
 
     The steps are data, features, training, ranking and submission files. What is finished is skipped, what was
     interrupted goes on.
+
+    Args:
+        out: Folder of the run; default: RECIPE_sSEED in --runs.
+        name: Name of the run's folder in --runs.
+        until: Last step.
+        track: Send the metrics of every epoch to a tracker.
+        profile: Write torch's trace of N steps to STAGE/trace.json.
     """
     from system.compute.device import device_of
     from system.compute.processes import is_first, processes
@@ -101,12 +72,6 @@ def run(
 
     changes = _with_imports(changes, imports)
     require_tracker(track)
-    if out and name:
-        raise KitError("--out and --name both say where the run lies; leave one of them out")
-    if name and Path(name).name != name:
-        raise KitError(f"--name {name}: must be a single name; give a path with --out")
-    if until == "features" and (out or name or track or profile):
-        raise KitError("--until features makes no run; leave out --out, --name, --track and --profile")
     chosen = device_of(device) if device else None
     if recipe.name.endswith(".study.yaml"):
         if out or name or profile:
@@ -127,55 +92,64 @@ def run(
             print(report(done) if until == "results" else f"trained: {done.folder}")
 
 
-@app.command()
 def check(
     recipe: Recipe,
+    *,
     changes: Changes = [],
     imports: Imports = [],
     runs: Runs = Path("runs"),
-    step: Annotated[bool, typer.Option("--step", help="Measure a training step of each stage.")] = False,
+    step: bool = False,
     device: Device = None,
 ) -> None:
-    """Print all mistakes of a recipe or a study, what it needs, and what is missing."""
+    """Print all mistakes of a recipe or a study, what it needs, and what is missing.
+
+    Args:
+        step: Measure a training step of each stage.
+    """
     from system.check.report import print_check
 
     if not print_check(recipe, _with_imports(changes, imports), runs, step, device):
         raise typer.Exit(1)
 
 
-@app.command()
-def download(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (.yaml), or the hub name of a model.")],
-    changes: Changes = [],
-    show: Annotated[bool, typer.Option("--show", help="Print files and addresses only.")] = False,
-) -> None:
-    """Fetch and verify the published weight files that are missing on this machine."""
+def download(recipe: Path, *, changes: Changes = [], show: bool = False) -> None:
+    """Fetch and verify the published weight files that are missing on this machine.
+
+    Args:
+        recipe: A recipe (.yaml), or the hub name of a model.
+        show: Print files and addresses only.
+    """
     from system.check.download import download_files
 
     download_files(recipe, changes, show)
 
 
-@app.command()
 def rank(
     model: Model,
     audio: Audio,
-    out: Annotated[
-        Path | None, typer.Option(help="A score matrix (.npy); with --top a ranked CSV, or pairs for a judge (.jsonl).")
-    ] = None,
-    queries: Annotated[Path | None, typer.Argument(help="Captions (.csv, .txt); default: those of AUDIO.")] = None,
+    queries: Path | None = None,
+    *,
+    out: Path | None = None,
     split: Split = None,
-    top: Annotated[int | None, typer.Option(min=1, metavar="K", help="Only each query's K best clips.")] = None,
-    prints_score: Annotated[bool, typer.Option("--score", help="Print the metrics; no file is written.")] = False,
+    top: Annotated[int | None, typer.Option(min=1, metavar="K")] = None,
+    score: bool = False,
     allow_unknown: Unknown = False,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Score any clips for any queries with a trained model."""
+    """Score any clips for any queries with a trained model.
+
+    Args:
+        queries: Captions (.csv, .txt); default: those of AUDIO.
+        out: A score matrix (.npy); with --top a ranked CSV, or pairs for a judge (.jsonl).
+        top: Only each query's K best clips.
+        score: Print the metrics; no file is written.
+    """
     from system.experiments.rank import evaluate, rank_files
     from system.retriever import load_model
 
-    if prints_score:
+    if score:
         print(*evaluate(load_model(model, device, cache, changes), audio, split, queries).lines(), sep="\n")
         return
     if out is None:
@@ -183,35 +157,36 @@ def rank(
     rank_files(lambda: load_model(model, device, cache, changes), audio, queries, split, out, top, allow_unknown)
 
 
-@app.command()
 def locate(
     model: Model,
-    audio: Annotated[Path, typer.Argument(help="The recordings: a manifest (.jsonl).")],
-    moments: Annotated[Path, typer.Argument(help="The queries, each with its recording (.jsonl).")],
-    out: Annotated[Path, typer.Option(help="The windows (.jsonl), as the challenge's scorer of 2026 reads them.")],
+    audio: Path,
+    moments: Path,
+    *,
+    out: Path,
     split: Split = None,
-    also: Annotated[list[Path], typer.Option(metavar="MODEL", help="A further model, averaged; repeat.")] = [],
-    fit: Annotated[
-        str | None, typer.Option(metavar="SPLIT", help="Fit scores to windows of this split; for models of clips.")
-    ] = None,
-    decode: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="How windows are chosen, where it differs from the model's recipe: by (overlap or thresholds), "
-            "threshold, round_to, heard, mean_edges, null for none; repeat.",
-        ),
-    ] = [],
-    piece: Annotated[float, typer.Option(min=0.01, max=3600, help="For models of clips: seconds of a piece.")] = 10,
-    hop: Annotated[
-        float, typer.Option(min=0.01, max=3600, help="For models of clips: seconds from a piece to the next.")
-    ] = 1,
+    also: Annotated[list[Path], typer.Option(metavar="MODEL")] = [],
+    fit: Annotated[str | None, typer.Option(metavar="SPLIT")] = None,
+    decode: Annotated[list[str], typer.Option(metavar="KEY=VALUE")] = [],
+    piece: Annotated[float, typer.Option(min=0.01, max=3600)] = 10,
+    hop: Annotated[float, typer.Option(min=0.01, max=3600)] = 1,
     allow_unknown: Unknown = False,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Find the times of queries in long recordings."""
+    """Find the times of queries in long recordings.
+
+    Args:
+        audio: The recordings: a manifest (.jsonl).
+        moments: The queries, each with its recording (.jsonl).
+        out: The windows (.jsonl), as the challenge's scorer of 2026 reads them.
+        also: A further model, averaged; repeat.
+        fit: Fit scores to windows of this split; for models of clips.
+        decode: How windows are chosen, where it differs from the model's recipe: by (overlap or thresholds),
+            threshold, round_to, heard, mean_edges, null for none; repeat.
+        piece: For models of clips: seconds of a piece.
+        hop: For models of clips: seconds from a piece to the next.
+    """
     from system.experiments.locate import locate_files
     from system.ranking.windows import Sliding
     from system.retriever import load_model
@@ -223,19 +198,25 @@ def locate(
     )  # fmt: skip
 
 
-@app.command()
 def search(
     model: Model,
     audio: Audio,
-    queries: Annotated[list[str], typer.Argument(help='Sentences, such as "a dog barks".')],
+    queries: list[str],
+    *,
     split: Split = None,
-    top: Annotated[int, typer.Option(min=1, help="Clips to print for a query.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    top: Annotated[int, typer.Option(min=1)] = 10,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Print the clips of a folder that a trained model finds for queries."""
+    """Print the clips of a folder that a trained model finds for queries.
+
+    Args:
+        queries: Sentences, such as "a dog barks".
+        top: Clips to print for a query.
+        as_json: Print one JSON document.
+    """
     from system.experiments.rank import print_found
     from system.retriever import list_clips, load_model
 
@@ -247,57 +228,64 @@ def search(
         raise typer.Exit(1)
 
 
-@app.command("serve")
-def serve_page(
+def serve(
     model: Model,
     audio: Audio,
+    *,
     split: Split = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses any free port.")] = 8020,
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8020,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Search clips with a trained model on a page in the browser."""
-    from system.retriever import list_clips, load_model
-    from system.serve.server import Search, bind, serve
+    """Search clips with a trained model on a page in the browser.
 
-    with bind(port) as listener:  # a taken port is reported before anything is computed
+    Args:
+        port: 0 chooses any free port.
+    """
+    from system.retriever import list_clips, load_model
+    from system.serve import server
+
+    with server.bind(port) as listener:  # a taken port is reported before anything is computed
         listed = list_clips(audio, split)
         retriever = load_model(model, device, cache, changes)
-        serve(Search(retriever, retriever.open(*listed), audio, split), listener)
+        server.serve(server.Search(retriever, retriever.open(*listed), audio, split), listener)
 
 
-@app.command()
 def embed(
     model: Model,
     audio: Audio,
-    out: Annotated[Path, typer.Option(help="The file to write (.npz).")],
-    raw: Annotated[bool, typer.Option("--raw", help="Unscaled vectors; default: unit length.")] = False,
+    *,
+    out: Path,
+    raw: bool = False,
     split: Split = None,
     changes: Changes = [],
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Write a trained model's embeddings of clips and captions, for other programs."""
+    """Write a trained model's embeddings of clips and captions, for other programs.
+
+    Args:
+        out: The file to write (.npz).
+        raw: Unscaled vectors; default: unit length.
+    """
     from system.experiments.rank import write_embeddings
     from system.retriever import list_clips, load_model
 
     if out.suffix != ".npz":
         raise KitError(f"--out {out}: must end in .npz")
     listed = list_clips(audio, split)
-    retriever = load_model(model, device, cache, changes)
-    write_embeddings(retriever, listed, out, normalize=not raw)
+    write_embeddings(load_model(model, device, cache, changes), listed, out, normalize=not raw)
 
 
-@app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or RUN:ENTRY.")],
-    out: Annotated[Path, typer.Option(help="New or empty folder of the exported model.")],
-    push: Annotated[
-        str | None, typer.Option(metavar="USER/NAME", help="Upload it to the Hugging Face hub, as a private model.")
-    ] = None,
-) -> None:
-    """Write a trained model as one folder for another machine."""
+def export(run: Path, *, out: Path, push: Annotated[str | None, typer.Option(metavar="USER/NAME")] = None) -> None:
+    """Write a trained model as one folder for another machine.
+
+    Args:
+        run: Folder of a finished run, or RUN:ENTRY.
+        out: New or empty folder of the exported model.
+        push: Upload it to the Hugging Face hub, as a private model.
+    """
     from system.runs.export import export_run
 
     export_run(run, out)
@@ -308,35 +296,45 @@ def export(
         print(f"uploaded: {push_folder(out, push)}")
 
 
-@app.command()
 def convert(
-    file: Annotated[
-        Path, typer.Argument(help="yamnet.tflite, a checkpoint (.ckpt), M2D-CLAP's .zip, or with --words a text model.")
-    ],
-    out: Annotated[Path, typer.Option(help="A file .npz of yamnet.tflite, .bin of word vectors, or else a folder.")],
-    recipe: Annotated[Path | None, typer.Option(help="Recipe of a checkpoint (.ckpt).")] = None,
-    text: Annotated[str | None, typer.Option(metavar="MODEL", help="M2D-CLAP's text model on the hub.")] = None,
-    words: Annotated[bool, typer.Option("--words", help="Write a text model's input embeddings of words.")] = False,
+    file: Path,
+    *,
+    out: Path,
+    recipe: Path | None = None,
+    text: Annotated[str | None, typer.Option(metavar="MODEL")] = None,
+    words: bool = False,
     changes: Changes = [],
 ) -> None:
-    """Convert published weights to the kit's formats."""
+    """Convert published weights to the kit's formats.
+
+    Args:
+        file: yamnet.tflite, a checkpoint (.ckpt), M2D-CLAP's .zip, or with --words a text model.
+        out: A file .npz of yamnet.tflite, .bin of word vectors, or else a folder.
+        recipe: Recipe of a checkpoint (.ckpt).
+        text: M2D-CLAP's text model on the hub.
+        words: Write a text model's input embeddings of words.
+    """
     from system.runs.convert import convert_file
 
     print(convert_file(file, out, recipe, text, words, changes))
 
 
-@app.command("runs")
-def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Folder of all runs.")] = Path("runs"),
-    sort: Annotated[Literal["name", "validation", "test", "time"], typer.Option(help="Order; best first.")] = "name",
+def runs(
+    folder: Annotated[Path, typer.Argument()] = Path("runs"),
+    *,
+    sort: Literal["name", "validation", "test", "time"] = "name",
 ) -> None:
-    """List all runs: state, epoch, best validation metric, test metric, hours, changed settings."""
+    """List all runs: state, epoch, best validation metric, test metric, hours, changed settings.
+
+    Args:
+        folder: Folder of all runs.
+        sort: Order; best first.
+    """
     from system.runs.overview import print_runs
 
     print_runs(folder, sort)
 
 
-@recipes.callback(invoke_without_command=True)
 def list_recipes(context: typer.Context) -> None:
     """List the shipped recipes; `new` copies one."""
     from system.check.shipped import ideas
@@ -347,20 +345,24 @@ def list_recipes(context: typer.Context) -> None:
         print(*(f"{name:{width}}  {idea}" for name, idea in found.items()), sep="\n")
 
 
-@recipes.command("new")
-def new_recipe(
-    name: Annotated[str, typer.Argument(help="The new recipe's name.")],
-    source: Annotated[str, typer.Option("--from", help="The shipped recipe to copy.")] = "clotho",
-) -> None:
-    """Write NAME.yaml, a copy of a shipped recipe."""
+def new(name: str, *, source: Annotated[str, typer.Option("--from")] = "clotho") -> None:
+    """Write NAME.yaml, a copy of a shipped recipe.
+
+    Args:
+        name: The new recipe's name.
+        source: The shipped recipe to copy.
+    """
     from system.check.shipped import copy_recipe
 
     print(copy_recipe(name, source))
 
 
-@app.command()
-def keys(path: Annotated[str, typer.Argument(help="Such as stages.optimizer; default: a recipe.")] = "") -> None:
-    """Print the settings at a path of a recipe, as their source defines and explains them."""
+def keys(path: Annotated[str, typer.Argument()] = "") -> None:
+    """Print the settings at a path of a recipe, as their source defines and explains them.
+
+    Args:
+        path: Such as stages.optimizer; default: a recipe.
+    """
     from system.recipe.keys import fields_of, settings_at
 
     print(*map(fields_of, settings_at(path)), sep="\n\n")
@@ -368,6 +370,18 @@ def keys(path: Annotated[str, typer.Argument(help="Such as stages.optimizer; def
 
 def _with_imports(changes: list[str], imports: list[Path]) -> list[str]:
     return [*changes, f"imports={json.dumps(list(map(str, imports)))}"] if imports else changes
+
+
+app = new_app(
+    "lbar", "Check, train and use retrieval systems; `lbar data` makes data sets, `lbar submit` the challenge's files."
+)
+recipes = typer.Typer(help="List the shipped recipes, or copy one.", invoke_without_command=True, rich_markup_mode=None)
+recipes.callback()(list_recipes)
+add_verb(recipes, new)
+for verb in (run, check, download, rank, locate, search, serve, embed, export, convert, runs):
+    add_verb(app, verb)
+app.add_typer(recipes, name="recipes")
+add_verb(app, keys)
 
 
 def main(argv: list[str] | None = None) -> int:
