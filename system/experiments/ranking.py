@@ -1,8 +1,10 @@
 """Rank the entries of a run: write scores and the edition's files, and compute metrics.
 
-An entry is ranked once results/ENTRY.json is there, with the settings that it depends on.
+An entry is ranked once results/ENTRY.json is there, with the settings that it depends on. A blind set is ranked once
+its files are there.
 """
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,24 +15,24 @@ import numpy as np
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.files import read_json, write_json
-from data_tools.manifest import Clip, Query, caption_queries
+from data_tools.files import quick_checksum, read_json, write_json
+from data_tools.manifest import Clip, Query, caption_queries, read_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
 from submission.runs.entry import ranked_result
 from submission.runs.record import BlindResult, Record, write_clips
+from system.audio.base import Device
 from system.batches.loader import Taught
-from system.experiments.blind import blind_checksum, blind_entry
 from system.experiments.moments import rank_moments, require_rankable_moments
 from system.experiments.summary import ceiling_of
-from system.features.extract import Features
+from system.features.extract import Features, build_features
 from system.models.retrieval import RetrievalModel
 from system.ranking.embedding import require_known_words
-from system.ranking.entries import ByOneModel, RankedSet, RankEntry, RankMoments, matrix_labels
+from system.ranking.entries import CHECKPOINT, ByOneModel, RankBlind, RankedSet, RankEntry, RankMoments, matrix_labels
 from system.recipe import schema
 from system.recipe.data import Data
-from system.retriever import Retriever
+from system.retriever import Retriever, list_clips
 from system.runs.checkpoints import load_checkpoint
 from system.runs.folder import Run
 from system.runs.open import Trained, model_facts, open_trained, untrained_origin
@@ -51,7 +53,6 @@ class RunRanking:
     trained: RetrievalModel
     untrained: RetrievalModel
     blind: Mapping[str, RankedSet]
-    chosen: dict[str, dict[str, float]] = field(default_factory=dict)  # see system.ranking.entries.Ranking
     of_untrained: dict[str, ScoreMatrix] = field(default_factory=dict)  # scores before training, by data source
 
     def retriever(self, stage: str | None, checkpoint: str | None, features: Features) -> Retriever:
@@ -90,40 +91,59 @@ class RunRanking:
         return self.of_untrained[source]
 
 
-def identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
+def open_blind_sets(recipe: schema.Recipe, device: Device | None) -> dict[str, RankedSet]:
+    """Open the blind set of each rank entry, if its files are there; sets that several entries rank only once."""
+    entries = {name: entry for name in recipe.rank if (entry := recipe.blind(name)) and not entry.missing_files}
+    opened = {(one.audio, one.queries): one for one in entries.values()}
+    sets = {key: _open_blind_set(recipe, one, device) for key, one in opened.items()}
+    return {name: sets[entry.audio, entry.queries] for name, entry in entries.items()}
+
+
+def _open_blind_set(recipe: schema.Recipe, entry: RankBlind, device: Device | None) -> RankedSet:
+    """Compute the missing frames of a blind set, all of whose clips must be readable."""
+    clips, queries = list_clips(entry.audio).clips, read_queries(Path(entry.queries))
+    experts, banks = recipe.model.audio.experts, Path(recipe.banks)
+    features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
+    if broken := [features.broken[clip.id] for clip in clips if clip.id not in features.keys]:
+        some = f"{counted(len(broken), 'clip')} cannot be read, first {broken[0]}"
+        raise KitError(f"blind set {entry.audio}: {some}; repair these, or unpack the set again")
+    return RankedSet(clips, queries, features)
+
+
+def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     """Return what the scores of a rank entry depend on besides training, as far as it is on this machine."""
-    entries = {one: recipe.rank[one] for one in _chain(recipe, name)}
-    found: dict[str, Any] = {f"rank.{one}": entry.model_dump(mode="json") for one, entry in entries.items()}
-    for entry in entries.values():
-        found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
-        found |= {folder: weight_checksums(Path(folder)) for folder in entry.other_models if Path(folder).exists()}
-    if (blind := blind_entry(recipe, name)) and not blind.missing_files:
-        found["blind set"] = blind_checksum(blind)
+    entry = recipe.rank[name]
+    found: dict[str, Any] = {f"rank.{name}": entry.model_dump(mode="json")}
+    found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
+    found |= {folder: weight_checksums(Path(folder)) for folder in entry.other_models if Path(folder).exists()}
+    if isinstance(entry, RankBlind) and not entry.missing_files:
+        found["blind set"] = _blind_checksum(entry)
+    for other in entry.combined_entries:
+        found |= _identity(recipe, other)
     return found
 
 
-def _chain(recipe: schema.Recipe, name: str) -> list[str]:
-    """Return a rank entry and all those that it combines."""
-    return [name, *(one for other in recipe.rank[name].combined_entries for one in _chain(recipe, other))]
+def _blind_checksum(entry: RankBlind) -> str:
+    """Return one checksum of a blind set: of its queries, and of the names and ends of its files."""
+    lines = [f"{query.id}\0{query.text}" for query in read_queries(Path(entry.queries))]
+    for clip in list_clips(entry.audio).clips:  # given embeddings need no audio
+        lines.append(f"{clip.id}\0{quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ''}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
-    """Return whether a rank entry's result is there and still holds; what is gone since then is not compared."""
-    entry, path = recipe.rank[name], run.file("result", name)
-    files = [path, run.file("scores", name)]
-    if isinstance(entry, RankMoments):
-        files = [path, run.file("windows", name), run.file("answers", name)]
-    elif blind_entry(recipe, name) or entry.csv:
-        files.append(run.file("csv", name))
-    noted = read_json(path) if all(file.exists() for file in files) else None
-    if not (isinstance(noted, dict) and noted.keys() >= {"identity", "result"}):
+    """Return whether a rank entry's files are there and still hold; what is gone since then is not compared."""
+    path = run.file("result", name)
+    noted = read_json(path) if path.exists() else None
+    if not (isinstance(noted, dict) and noted.keys() >= {"identity", "files", "result"}):
         return False
-    return bool(noted["identity"] | identity(recipe, name) == noted["identity"])
+    is_there = all((run.folder / file).exists() for file in noted["files"])
+    return is_there and bool(noted["identity"] | _identity(recipe, name) == noted["identity"])
 
 
 def waits(recipe: schema.Recipe, name: str) -> bool:
     """Return whether files of an entry's blind set are missing."""
-    entry = blind_entry(recipe, name)
+    entry = recipe.blind(name)
     return entry is not None and bool(entry.missing_files)
 
 
@@ -131,58 +151,41 @@ def rank_entry(name: str, ranking: RunRanking) -> None:
     """Rank an entry, and write its files."""
     recipe, run, entry = ranking.recipe, ranking.run, ranking.recipe.rank[name]
     run.forget(name)
-    noted, result = identity(recipe, name), _rank(name, entry, ranking)
-    write_json(run.file("result", name), {"identity": noted, "result": result.document()})
-
-
-def _rank(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
-    recipe, run = ranking.recipe, ranking.run
+    identity = _identity(recipe, name)
     if isinstance(entry, RankMoments):
         retriever = ranking.retriever(entry.stage, entry.checkpoint, ranking.data.features)
-        return rank_moments(name, entry, ranking.data, retriever)
-    if blind_entry(recipe, name):
-        matrix, origin = _write_scores(name, entry, ranking.blind[name], ranking, has_csv=True)
-        return BlindResult(
-            queries=len(matrix),
-            clips=len(matrix.clip_ids),
-            checkpoint=origin,
-            edition=get_edition(entry.edition).name,
-        )
-    source, ranked = recipe.ranked_source(name), recipe.ranked(name)
-    matrix, origin = _write_scores(name, entry, ranking.source(source), ranking, entry.csv)
-    is_trained = isinstance(ranked, ByOneModel) and ranked.stage is not None
+        result: Record = rank_moments(name, entry, ranking.data, retriever)
+    else:
+        result = _rank_clips(name, entry, ranking)
+    files = [path.relative_to(run.folder).as_posix() for path in run.files(name)]
+    write_json(run.file("result", name), {"identity": identity, "files": files, "result": result.document()})
+
+
+def _rank_clips(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
+    recipe, run, edition = ranking.recipe, ranking.run, get_edition(entry.edition)
+    is_blind = recipe.blind(name) is not None
+    ranked = ranking.blind[name] if is_blind else ranking.source(recipe.ranked_source(name))
+    sizes = counted(len(ranked.queries), "caption", ","), counted(len(ranked.clips), "clip", ",")
+    log.info("rank entry %s: ranking %s against %s", name, *sizes)
+    matrix = entry.scores(ranked, ranking)
+    write_scores(run.file("scores", name), replace(matrix, facts=matrix.facts | {"edition": edition.name}))
+    if is_blind or entry.csv:
+        write_csv(matrix, run.file("csv", name), edition)
+    facts = {"clips": len(matrix.clip_ids), "checkpoint": matrix.facts[CHECKPOINT]}
+    if is_blind:
+        return BlindResult(queries=len(matrix), edition=edition.name, **facts)
+    write_clips(run.file("clips", name), ranked.clips)
+    source, first = recipe.ranked_source(name), recipe.ranked(name)
+    is_trained = isinstance(first, ByOneModel) and first.stage is not None
     return ranked_result(
         matrix,
-        get_edition(entry.edition),
+        edition,
         ranking.before_training(source) if is_trained else None,
         data=source,
-        checkpoint=origin,
+        checkpoint=facts["checkpoint"],
         ceiling=ceiling_of(recipe.data[source]),
         also_trained_on=count_trained_clips(run, source, ranking.data, entry.other_models),
     )
-
-
-def _write_scores(
-    name: str, entry: RankEntry, ranked: RankedSet, ranking: RunRanking, has_csv: bool
-) -> tuple[ScoreMatrix, str]:
-    """Score clips by an entry, and write the scores and the edition's CSV."""
-    run, edition = ranking.run, get_edition(entry.edition)
-    sizes = counted(len(ranked.queries), "caption", ","), counted(len(ranked.clips), "clip", ",")
-    log.info("rank entry %s: ranking %s against %s", name, *sizes)
-    texts = [query.text for query in ranked.queries] if isinstance(entry, ByOneModel) else []
-    if unknown := ranking.trained.text.without_known_words(texts):
-        log.warning(
-            "rank entry %s: the model knows no word of %s, first %r; all clips have the same score for these, and are "
-            "ordered by name; reword them", name, counted(len(unknown), "query"), unknown[0],
-        )  # fmt: skip
-    matrix, origin = entry.scores(ranked, ranking)
-    matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
-    write_scores(run.file("scores", name), matrix)
-    if has_csv:
-        write_csv(matrix, run.file("csv", name), edition)
-    if not blind_entry(ranking.recipe, name):
-        write_clips(run.file("clips", name), ranked.clips)
-    return matrix, origin
 
 
 def require_rankable(
@@ -191,16 +194,16 @@ def require_rankable(
     """Find errors of the ranking before the training; warn of ranked recordings that are trained on."""
     for name, ranked in blind.items():
         _require_csv(ranked.clips, ranked.queries, recipe.rank[name])
+        if unknown := model.text.without_known_words([query.text for query in ranked.queries]):
+            some = counted(len(unknown), "query")
+            log.warning("rank entry %s: no known word in %s, first %r; clips keep their order", name, some, unknown[0])
     for name, entry in recipe.scored.items():
         source = recipe.ranked_source(name)
         clips = data.clips[source]
         if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
-            is_read = recipe.model.audio.reads_clips
-            cure = f"; repair these clips, or remove them from {recipe.data[source].manifest}" if is_read else ""
-            raise KitError(
-                f"rank entry {name}: {counted(len(broken), 'clip')} of data source {source} cannot be read, first "
-                f"{data.features.broken[broken[0]]}{cure}"
-            )
+            some = f"{counted(len(broken), 'clip')} of data source {source}"
+            first = data.features.broken[broken[0]]
+            raise KitError(f"rank entry {name}: {some} cannot be read, first {first}; repair or remove them")
         queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):
             require_known_words(model, queries)
@@ -209,10 +212,8 @@ def require_rankable(
     require_rankable_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := count_trained_clips(run, source, data):
-            log.warning(
-                "training uses %s of data source %s, which is also ranked, so the metrics of this source are too high; "
-                "remove these recordings from the training data", counted(shared, "recording"), source,
-            )  # fmt: skip
+            some = counted(shared, "recording")
+            log.warning("training uses %s of the ranked data source %s: its metrics are too high", some, source)
 
 
 def _require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:

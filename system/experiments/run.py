@@ -13,8 +13,7 @@ from submission.runs.record import RunResult
 from system.audio.base import Device
 from system.compute.device import gpu_of
 from system.compute.processes import first_before_others, is_first, on_first, process_count
-from system.experiments.blind import blind_entry, open_blind_sets
-from system.experiments.ranking import RunRanking, is_ranked, rank_entry, require_rankable, waits
+from system.experiments.ranking import RunRanking, is_ranked, open_blind_sets, rank_entry, require_rankable, waits
 from system.experiments.summary import describe_data, describe_experts, format_result, parameters_of, weight_licences_of
 from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
@@ -81,7 +80,7 @@ def run_recipe(
             for name in recipe.rank:
                 if is_ranked(recipe, run, name):
                     continue
-                if blind_entry(recipe, name) and name not in blind:  # its files were missing when the run started
+                if recipe.blind(name) and name not in blind:  # its files were missing when the run started
                     run.forget(name)
                 else:
                     rank_entry(name, ranking)
@@ -140,7 +139,7 @@ def _write_result(
     results = {
         name: read_json(run.file("result", name))["result"] for name in recipe.rank if name in run.ranked_entries()
     }
-    blind = {name for name in results if blind_entry(recipe, name)}
+    blind = {name for name in results if recipe.blind(name)}
     moments = {name for name in results if isinstance(recipe.rank[name], RankMoments)}
     several = f", {process_count()} processes" if process_count() > 1 else ""
     content = {

@@ -18,7 +18,6 @@ from submission.runs.record import (
     SetFacts,
     SourceFacts,
 )
-from system.experiments.blind import missing_blind_lines
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
@@ -132,7 +131,12 @@ def format_result(run: Run, result: RunResult) -> str:
         lines += [f"{name}: blind set, {size}, {_chosen(blind.checkpoint)}", f"  CSV        {run.file('csv', name)}"]
     for name, moments in result.moments.items():
         lines += _moment_lines(name, moments, run)
-    lines += missing_blind_lines(load_recipe(run.resolved).recipe, set(result.blind))
+    recipe = load_recipe(run.resolved).recipe
+    for name in recipe.rank:
+        waiting = recipe.blind(name)
+        if waiting and waiting.missing_files and name not in result.blind:
+            missing = " and ".join(waiting.missing_files)
+            lines.append(f"{name}: not ranked yet, without {missing}; once there, run the same command again")
     return "\n".join(lines)
 
 

@@ -1,6 +1,5 @@
 """Rank entries: the settings of each kind, and how it scores."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +10,12 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from data_tools.manifest import Clip, Query
-from data_tools.settings import Positive, Strict, mistakes
+from data_tools.settings import Strict, mistakes
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.metrics.blend import blend
 from system.batches.items import caption_key
 from system.moments.windows import By, Decoding
-from system.ranking.hubs import Correction, Kind, correct_for_hubs, precision_by_correction
+from system.ranking.hubs import Kind, candidates_of, correct_for_hubs, precision_by_correction
 
 # Q queries, C clips
 
@@ -27,7 +26,8 @@ Checkpoint = Literal["last", Metric]  # the last, or the best by a monitored met
 EditionKey = int | Literal["custom"]
 
 
-FACTS, VALIDATED = "hub correction", "validation mAP@10"  # keys of a score matrix's facts
+FACTS, VALIDATED, CHECKPOINT = "hub correction", "validation mAP@10", "checkpoint"  # keys of a score matrix's facts
+WHAT_IS_RANKED = {"kind", "data", "audio", "queries", "edition", "csv"}  # keys that do not say how an entry scores
 
 
 class RankedSet(NamedTuple):
@@ -38,18 +38,10 @@ class RankedSet(NamedTuple):
     features: Any  # system.features.extract.Features
 
 
-class Scores(NamedTuple):
-    """Scores by a rank entry."""
-
-    matrix: ScoreMatrix
-    origin: str  # such as "last checkpoint of train"
-
-
 class Ranking(Protocol):
-    """What a run gives its rank entries."""
+    """What a run gives its rank entries: experiments/ranking.py."""
 
     recipe: Any  # system.recipe.schema.Recipe
-    chosen: dict[str, dict[str, float]]  # mAP@10 of hub corrections on validation, by all that it depends on
 
     def retriever(self, stage: str | None, checkpoint: str | None, features: Any) -> Any:
         """Return the Retriever of the run's model at a checkpoint, or before training, for clips with these frames."""
@@ -95,13 +87,15 @@ class RankEntry(Strict):
         return []
 
     @property
-    @abstractmethod
     def how_scored(self) -> str:
-        """Text for `check`, such as "ranked by the last checkpoint of train"."""
+        """Text for `check`, such as "ranked by checkpoint, stage train, checkpoint last"."""
+        shown = {key: value for key, value in self if key not in WHAT_IS_RANKED}
+        texts = [f"{key} {', '.join(one) if isinstance(one, list) else one}" for key, one in shown.items()]
+        return ", ".join([f"ranked by {self.kind}", *texts])
 
     @abstractmethod
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
-        """Score all queries against all clips."""
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
+        """Score all queries against all clips; the fact `checkpoint` says where the scores are from."""
 
 
 class ByOneModel(RankEntry):
@@ -117,18 +111,11 @@ class ByOneModel(RankEntry):
             raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
         return self
 
-    @property
-    def how_scored(self) -> str:
-        """Text for `check`."""
-        if self.stage is None:
-            return "ranked by the model without training"
-        which = "last" if self.checkpoint == "last" else f"best {self.checkpoint}"
-        return f"ranked by the {which} checkpoint of {self.stage}"
-
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
         """Score by the model at the entry's checkpoint."""
         retriever = ranking.retriever(self.stage, self.checkpoint, ranked.features)
-        return Scores(retriever.matrix(ranked.queries, retriever.open(ranked.clips)), retriever.facts.checkpoint)
+        found: ScoreMatrix = retriever.matrix(ranked.queries, retriever.open(ranked.clips))
+        return found
 
 
 class RankByCheckpoint(ByOneModel):
@@ -184,17 +171,12 @@ class RankByMean(RankEntry):
         """Folders of the runs and exported models whose scores are averaged."""
         return [name for name in self.of if "/" in name]
 
-    @property
-    def how_scored(self) -> str:
-        """Text for `check`."""
-        return f"ranked by the mean of {', '.join(self.of)}"
-
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
         """Average the scores."""
         parts = {name: ranking.earlier(name) for name in self.combined_entries}
         parts |= {folder: ranking.other(folder, ranked) for folder in self.other_models}
-        facts = {"of": {name: part.facts for name, part in parts.items()}}
-        return Scores(replace(blend(parts), facts=facts), f"mean of {', '.join(self.of)}")
+        facts = {"of": {name: part.facts for name, part in parts.items()}, CHECKPOINT: f"mean of {', '.join(self.of)}"}
+        return replace(blend(parts), facts=facts)
 
 
 class RankByTeachers(RankEntry):
@@ -206,20 +188,14 @@ class RankByTeachers(RankEntry):
     edition: EditionKey  # challenge year; it decides the figures and the file
     csv: bool  # write the edition's CSV
 
-    @property
-    def how_scored(self) -> str:
-        """Text for `check`."""
-        return f"ranked by the mean of the cosines of {', '.join(self.of)}"
-
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
         """Average the cosines of the teachers. The queries must be the captions of the clips."""
         captions = [caption_key(clip, number) for clip in ranked.clips for number in range(len(clip.captions))]
         clips = [ranked.features.keys[clip.id] for clip in ranked.clips]
         taught = [ranking.taught(name, ranked.clips).cosines(clips, captions).T for name in self.of]
         values: np.ndarray = np.stack(taught).mean(0)
-        facts = {"recipe": ranking.recipe.name, "teachers": list(self.of)}
-        matrix = matrix_from_blocks(matrix_labels(ranked.clips, ranked.queries, facts), [values])
-        return Scores(matrix, f"mean of the cosines of {', '.join(self.of)}")
+        facts = {"recipe": ranking.recipe.name, CHECKPOINT: f"mean of the cosines of {', '.join(self.of)}"}
+        return matrix_from_blocks(matrix_labels(ranked.clips, ranked.queries, facts), [values])
 
 
 class RankHubCorrected(RankEntry):
@@ -236,10 +212,6 @@ class RankHubCorrected(RankEntry):
     bank: Annotated[list[str], Field(min_length=1)]  # training sources whose captions show the hubs
     validation: str  # source that chooses the correction
     kinds: list[Kind] = Field(list(get_args(Kind)), min_length=1)  # corrections to choose from
-    betas: list[Annotated[float, Field(gt=0)]] = Field(
-        [5.0, 10.0, 20.0, 40.0], min_length=1
-    )  # of inverted_softmax and qb_norm
-    neighbours: list[Positive] = Field([5, 10, 20], min_length=1)  # number of nearest queries and clips of csls
     edition: EditionKey  # challenge year; it decides the figures and the file
     csv: bool  # write the edition's CSV
 
@@ -248,50 +220,28 @@ class RankHubCorrected(RankEntry):
         """List with the entry whose scores are corrected."""
         return [self.of]
 
-    @property
-    def how_scored(self) -> str:
-        """Text for `check`."""
-        bank = ", ".join(self.bank)
-        return f"ranked by {self.of}, corrected for hubs by captions of {bank}; settings chosen on {self.validation}"
-
-    def candidates(self) -> dict[str, Correction]:
-        """Return the corrections to choose from; `none` is first, so that it is chosen if no other is better."""
-        strengths: dict[str, Sequence[float]] = {"none": [0.0], "csls": self.neighbours}
-        found = [
-            Correction(kind, float(one))
-            for kind in get_args(Kind)
-            if kind in self.kinds
-            for one in strengths.get(kind, self.betas)
-        ]
-        return {str(one): one for one in found}
-
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> Scores:
+    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
         """Correct the earlier entry's scores by the best correction on validation data."""
         inner = ranking.recipe.rank[self.of]
-        assert isinstance(inner, ByOneModel)
         bank = list(dict.fromkeys(query.text for source in self.bank for query in ranking.source(source).queries))
-        candidates, of_validation = self.candidates(), ranking.source(self.validation)
-        key = json.dumps([inner.stage, inner.checkpoint, self.bank, self.validation, list(candidates)])
-        if key not in ranking.chosen:
-            matrix, of_bank = self._with_bank(inner, bank, of_validation, ranking)
-            ranking.chosen[key] = precision_by_correction(
-                matrix.values, of_bank, matrix.relevant_columns(), matrix.file_names, list(candidates.values())
-            )
-        table = ranking.chosen[key]
-        best = max(candidates, key=table.__getitem__)  # of equal values the first
-        matrix, of_bank = self._with_bank(inner, bank, ranked, ranking)
-        facts = {"of": self.of, "correction": best, "bank": self.bank, "bank queries": len(bank), VALIDATED: table}
-        values = correct_for_hubs(matrix.values, of_bank, candidates[best])
-        matrix = replace(matrix, values=values, facts={**matrix.facts, FACTS: facts})
-        return Scores(matrix, f"{matrix.facts['checkpoint']}, hub correction {best}")
 
-    def _with_bank(
-        self, inner: ByOneModel, bank: Sequence[str], ranked: RankedSet, ranking: Ranking
-    ) -> tuple[ScoreMatrix, np.ndarray]:
-        """Score queries, and the bank (B, C), against clips by the earlier entry's model."""
-        retriever = ranking.retriever(inner.stage, inner.checkpoint, ranked.features)
-        pool = retriever.open(ranked.clips)
-        return retriever.matrix(ranked.queries, pool), retriever.scores(bank, pool)
+        def with_bank(ranked: RankedSet) -> tuple[ScoreMatrix, np.ndarray]:
+            """Score queries, and the bank (B, C), against clips by the earlier entry's model."""
+            retriever = ranking.retriever(inner.stage, inner.checkpoint, ranked.features)
+            pool = retriever.open(ranked.clips)
+            return retriever.matrix(ranked.queries, pool), retriever.scores(bank, pool)
+
+        candidates = {str(one): one for one in candidates_of(self.kinds)}
+        matrix, of_bank = with_bank(ranking.source(self.validation))
+        table = precision_by_correction(
+            matrix.values, of_bank, matrix.relevant_columns(), matrix.file_names, list(candidates.values())
+        )
+        best = max(candidates, key=table.__getitem__)  # of equal values the first
+        matrix, of_bank = with_bank(ranked)
+        noted = {"of": self.of, "correction": best, "bank": self.bank, "bank queries": len(bank)}
+        facts = matrix.facts | {FACTS: noted | {VALIDATED: table}}
+        facts[CHECKPOINT] += f", hub correction {best}"
+        return replace(matrix, values=correct_for_hubs(matrix.values, of_bank, candidates[best]), facts=facts)
 
 
 class RankMoments(ByOneModel):

@@ -6,7 +6,7 @@ Letters in this file: B queries of the bank, Q queries, C clips, and the score s
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
 
 Kind = Literal["none", "inverted_softmax", "qb_norm", "csls"]
+BETAS, NEIGHBOURS = (5.0, 10.0, 20.0, 40.0), (5.0, 10.0, 20.0)  # strengths to choose from
 
 
 class Correction(NamedTuple):
@@ -25,6 +26,13 @@ class Correction(NamedTuple):
     def __str__(self) -> str:
         """Describe the correction, such as "inverted_softmax 20"."""
         return self.kind if self.kind == "none" else f"{self.kind} {self.strength:g}"
+
+
+def candidates_of(kinds: Sequence[Kind]) -> list[Correction]:
+    """Return the corrections to choose from, `none` first."""
+    strengths = {"none": (0.0,), "csls": NEIGHBOURS}
+    known: tuple[Kind, ...] = get_args(Kind)
+    return [Correction(kind, one) for kind in known if kind in kinds for one in strengths.get(kind, BETAS)]
 
 
 def correct_for_hubs(scores: np.ndarray, bank: np.ndarray, correction: Correction) -> np.ndarray:

@@ -298,11 +298,7 @@ class Recipe(Strict):
     @property
     def scored(self) -> dict[str, RankEntry]:
         """Dict from name to rank entry, for the entries that rank clips of data sources and thus have metrics."""
-        return {
-            name: entry
-            for name, entry in self.rank.items()
-            if not entry.finds_windows and not isinstance(self.ranked(name), RankBlind)
-        }
+        return {name: one for name, one in self.rank.items() if not (one.finds_windows or self.blind(name))}
 
     @property
     def rank_moments(self) -> dict[str, RankMoments]:
@@ -314,9 +310,11 @@ class Recipe(Strict):
         entry = self.rank[name]
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 
-    def ranked_source(self, name: str) -> str:
-        """Return the data source that a rank entry ranks; for a mean, the source of the entries that it combines.
+    def blind(self, name: str) -> RankBlind | None:
+        """Return the entry of a blind set that a rank entry is, or combines; None for others."""
+        ranked = self.ranked(name)
+        return ranked if isinstance(ranked, RankBlind) else None
 
-        The entry must not rank a blind set.
-        """
+    def ranked_source(self, name: str) -> str:
+        """Return the data source that a rank entry ranks, or the entries that it combines; not of a blind set."""
         return self.ranked(name).data

@@ -115,13 +115,16 @@ class Run:
         """Return the names of the rank entries that are ranked."""
         return {path.stem for path in self.folder.glob("results/*.json")}
 
+    def files(self, name: str) -> list[Path]:
+        """Return what a rank entry has written, but its result."""
+        return sorted(path for folder in ("scores", "submission") for path in self.folder.glob(f"{folder}/{name}.*"))
+
     def forget(self, name: str) -> None:
-        """Delete what a rank entry has written, its result first."""
-        self.file("result", name).unlink(missing_ok=True)
-        for folder in (self.folder / "scores", self.folder / "submission"):
-            folder.mkdir(exist_ok=True)
-            for path in folder.glob(f"{name}.*"):
-                path.unlink()
+        """Delete what a rank entry has written, its result first, and make room for new files."""
+        for path in (self.file("result", name), *self.files(name)):
+            path.unlink(missing_ok=True)
+        for folder in ("scores", "submission"):
+            (self.folder / folder).mkdir(exist_ok=True)
 
     def read_provenance(self) -> Provenance:
         """Read provenance.json."""

@@ -21,8 +21,7 @@ from submission.formats.score_matrix import read_scores
 from submission.metrics.summary import summarise_matrix
 from submission.runs.entry import open_entry
 from system.__main__ import main
-from system.ranking.entries import RankHubCorrected
-from system.ranking.hubs import Correction, Kind, correct_for_hubs, precision_by_correction
+from system.ranking.hubs import Correction, Kind, candidates_of, correct_for_hubs, precision_by_correction
 from system.retriever import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -125,7 +124,7 @@ def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen
     plain, found = (read_scores(run / f"scores/{name}.npy") for name in ("evaluation", "corrected"))
     noted = found.facts["hub correction"]
     table = noted["validation mAP@10"]
-    assert set(table) == set(RankHubCorrected.model_validate(ENTRY).candidates())
+    assert set(table) == {str(one) for one in candidates_of(get_args(Kind))}
     assert noted["correction"] == max(table, key=table.__getitem__)
     assert table[noted["correction"]] >= table["none"]
     assert noted["bank queries"] > 10
@@ -148,7 +147,7 @@ def test_validation_map_of_hubness_corrections_matches_a_loop_over_ranks(run: Pa
     texts = dict.fromkeys(text for clip in clips if clip.split == "development" for text in clip.captions)
     scores, of_bank = (model.scores(asked, pool) for asked in ([query.text for query in queries], list(texts)))
     column = {clip.id: number for number, clip in enumerate(pool.clips)}
-    for correction in RankHubCorrected.model_validate(ENTRY).candidates().values():
+    for correction in candidates_of(get_args(Kind)):
         total = 0.0
         for row, query in zip(correct_for_hubs(scores, of_bank, correction), queries, strict=True):
             rank = 1 + int((row > row[column[(query.relevant or [])[0]]]).sum())
@@ -167,7 +166,7 @@ def test_hubness_correction_skips_unreadable_training_clips_and_verb_rank_warns_
     for clip in [clip for clip in clips if clip.split == "development"][:6]:
         Path(clip.path).write_bytes(b"not audio")
     monkeypatch.chdir(tmp_path)
-    path = hub_recipe(Path("world/manifest.jsonl"), tmp_path, kinds=["csls"], neighbours=[5])
+    path = hub_recipe(Path("world/manifest.jsonl"), tmp_path, kinds=["csls"])
     assert main(["run", str(path), "--out", "run"]) == 0
     noted, whole = (read_scores(folder / "scores/corrected.npy").facts for folder in (Path("run"), run))
     assert 0 < noted["hub correction"]["bank queries"] < whole["hub correction"]["bank queries"]
@@ -211,7 +210,7 @@ ENTRY = {
 def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp_path: Path) -> None:
     folder = run.parent
     manifest = folder / "world/manifest.jsonl"
-    path = hub_recipe(manifest, tmp_path, kinds=["inverted_softmax"], betas=[10.0])
+    path = hub_recipe(manifest, tmp_path, kinds=["inverted_softmax"])
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     plain, found = (read_scores(tmp_path / f"run/scores/{name}.npy") for name in ("evaluation", "corrected"))
     texts = dict.fromkeys(
@@ -234,7 +233,9 @@ def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp
         == 0
     )
     bank = read_scores(tmp_path / "bank.npy").values
-    expected = correct_for_hubs(plain.values, bank, Correction("inverted_softmax", 10.0))
+    kind, strength = found.facts["hub correction"]["correction"].split()
+    assert kind == "inverted_softmax"
+    expected = correct_for_hubs(plain.values, bank, Correction(kind, float(strength)))
     assert found.values == pytest.approx(expected, abs=1e-5)
 
 
@@ -266,8 +267,6 @@ ENTRIES = ("corrected", "evaluation")
         ({"bank": ["absent"]}, "absent"),
         ({"kinds": []}, "kinds"),
         ({"of": ["evaluation"]}, "corrected.of"),
-        ({"betas": []}, "corrected.betas"),
-        ({"neighbours": []}, "corrected.neighbours"),
         ({"bank": ["validation"]}, "validation"),
         ({"bank": ["validation"], "validation": "train"}, "validation"),
     ],
@@ -286,30 +285,20 @@ def test_export_of_a_hubness_corrected_run_warns_that_the_model_lacks_the_correc
     assert "correction" in caplog.text
 
 
-def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answers(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The evaluation clips as a blind set have the corrected scores of the evaluation entry; both use one choice."""
-    chosen: list[object] = []
-
-    def counted(*arguments: Any) -> dict[str, float]:
-        chosen.append(arguments)
-        return precision_by_correction(*arguments)
-
-    monkeypatch.setattr("system.ranking.entries.precision_by_correction", counted)
+def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answers(run: Path, tmp_path: Path) -> None:
+    """The evaluation clips as a blind set have the corrected scores of the evaluation entry."""
     manifest = run.parent / "world/manifest.jsonl"
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
     write_manifest(tmp_path / "blind.jsonl", [replace(clip, captions=[]) for clip in clips])
     texts = [text for clip in clips for text in clip.captions]
     write_table(tmp_path / "queries.csv", ["caption"], [[text] for text in texts])
-    path = hub_recipe(manifest, tmp_path, kinds=["csls"], neighbours=[5])
+    path = hub_recipe(manifest, tmp_path, kinds=["csls"])
     content = parse_yaml(path.read_bytes())
     content["rank"]["blind"] = {"kind": "blind", "stage": "only", "checkpoint": "last", "edition": 2022}
     content["rank"]["blind"] |= {"audio": str(tmp_path / "blind.jsonl"), "queries": str(tmp_path / "queries.csv")}
     content["rank"]["blind_corrected"] = content["rank"]["corrected"] | {"of": "blind"}
     assert main(["run", str(tiny.write_recipe(path, content)), "--out", str(tmp_path / "run")]) == 0
     known, blind = (read_scores(tmp_path / f"run/scores/{name}.npy") for name in ("corrected", "blind_corrected"))
-    assert len(chosen) == 1
     assert blind.values == pytest.approx(known.values, abs=1e-6)
     assert (tmp_path / "run/submission/blind_corrected.csv").exists()
     result = json.loads((tmp_path / "run/result.json").read_text())
