@@ -103,7 +103,8 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
     write_frame_scores(run.file("frames", name), frames)
     edges = {qid: one.edges for qid, one in frames.items()}
     grids = dict(zip(truth.queries, series.grids, strict=True))
-    trained = data.texts({source for stage in retriever.recipe.stages.values() for source in stage.train.data})
+    sources = retriever.recipe.trained_on
+    trained = {*data.captions(sources), *data.more_texts(sources)}
     result: dict[str, object] = {
         "metric": edition.metric,
         **metrics_of_windows(windows_by_query(answers), truth, edition, edges, grids),

@@ -36,7 +36,7 @@ from system.retriever import Retriever, list_clips
 from system.runs.checkpoints import load_checkpoint
 from system.runs.folder import Run
 from system.runs.open import Trained, model_facts, open_trained, untrained_origin
-from system.runs.provenance import weight_checksums
+from system.runs.provenance import checksums
 from system.runs.trained_on import count_trained_clips
 from system.training.teachers import teacher_embeddings
 
@@ -115,7 +115,7 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     entry = recipe.rank[name]
     found: dict[str, Any] = {f"rank.{name}": entry.model_dump(mode="json")}
     found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
-    found |= {folder: weight_checksums(Path(folder)) for folder in entry.other_models if Path(folder).exists()}
+    found |= checksums(map(Path, entry.other_models))
     if isinstance(entry, RankBlind) and not entry.missing_files:
         found["blind set"] = _blind_checksum(entry)
     for other in entry.combined_entries:

@@ -34,10 +34,17 @@ class Data:
     augmentations: dict[str, Augmentation] = field(default_factory=dict)  # by stage
     moments: dict[str, list[Moment]] = field(default_factory=dict)  # by source
 
-    def texts(self, sources: Iterable[str]) -> set[str]:
-        """Return all captions of data sources, and all texts of their moments."""
-        captions = {text for source in sources for clip in self.clips[source] for text in clip.captions}
-        return captions | {moment.text for source in sources for moment in self.moments.get(source, ())}
+    def captions(self, sources: Iterable[str]) -> list[str]:
+        """Return the captions of the readable clips of data sources."""
+        return [text for source in sources for clip in self.readable_clips(source) for text in clip.captions]
+
+    def new_texts(self) -> list[str]:
+        """Return the texts that augmentation may use instead of captions during training."""
+        return [text for augmentation in self.augmentations.values() for text in augmentation.new_texts()]
+
+    def more_texts(self, sources: Iterable[str]) -> list[str]:
+        """Return the texts that training may use besides captions: of the sources' moments, and of augmentation."""
+        return [*(moment.text for name in sources for moment in self.moments.get(name, ())), *self.new_texts()]
 
     def readable_clips(self, source: str) -> list[Clip]:
         """Return the clips of a data source whose frames could be computed."""

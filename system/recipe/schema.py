@@ -243,6 +243,11 @@ class Stage(Strict):
     save_minutes: Annotated[float, Field(gt=0)] | None = 10  # between states to resume from; null: one per epoch
     monitor: Monitor  # validation, and the checkpoints that are kept
 
+    @property
+    def sources(self) -> list[str]:
+        """Names of the data sources for training and validation."""
+        return list(dict.fromkeys([*self.train.data, *self.monitor.data]))
+
 
 class Recipe(Strict):
     """An entry of `data`, `experts`, `stages` or `rank` that is null is ignored, so that a study can remove one."""

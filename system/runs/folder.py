@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from data_tools.errors import KitError, SaidElsewhere, sentences
-from data_tools.files import lock, read_json, remove_parts, replacing, write_text
+from data_tools.files import lock, remove_parts, replacing, write_text
 from data_tools.settings import read_shaped
 from submission.runs.record import (
     EpochLine,
@@ -62,9 +62,8 @@ class Provenance(Record):
     Attributes:
         changes: Settings that the option --set changed.
         commits: Of the code, in order of time.
-        inputs: What identifies each thing that the run reads: checksums of manifests (`manifests.SOURCE`), of all audio
-            (`contents.SOURCE`), weights (`experts.NAME`, `audio.FILE`, `text`), of teachers and start models by their
-            keys in the recipe, and of files of augmentation (`augment.FILE`).
+        inputs: What identifies each thing that the run reads: checksums of files by their paths (manifests, teachers,
+            start models, augmentation), and weights (`experts.NAME`, `audio.FILE`, `text`).
         started_in: Folder to which paths in the recipe are relative, itself relative to the run's folder.
     """
 
@@ -207,23 +206,18 @@ class Run:
             temporary.write_bytes(loaded.source)
         write_text(self.resolved, loaded.resolved())
 
-    def changed_sources(self, recipe: schema.Recipe) -> set[str]:
-        """Return the data sources whose settings are not those of the run's last recipe."""
-        before = read_json(self.resolved)["data"]
-        return {name for name, one in recipe.data.items() if before.get(name) != one.model_dump(mode="json")}
-
 
 def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
     """Return the settings that training depends on; the order of stages and experts is one of them."""
-    used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
+    used = {name for stage in recipe.stages.values() for name in stage.sources}
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
     settings = recipe.model_dump(mode="json", exclude={"rank", "imports"})
     return settings | {"data": {name: settings["data"][name] for name in sorted(used)}}
 
 
 def trained_files(path: Path) -> list[Path]:
-    """Return the files that identify a trained model's weights. Raises KitError if there is none."""
-    if path.is_file():  # of embeddings
+    """Return the file that `path` is, or those that identify a trained model's weights; KitError if there is none."""
+    if path.is_file():
         return [path]
     if (path / "model.safetensors").exists():
         return [path / "model.safetensors"]

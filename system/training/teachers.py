@@ -31,7 +31,7 @@ def embed_by_teachers(
     recipe: schema.Recipe, stage: schema.Stage, run: Run, data: Data, device: torch.device
 ) -> Teachers:
     """Embed all clips and captions of a stage by the teachers of its losses."""
-    clips = [clip for source in (*stage.train.data, *stage.monitor.data) for clip in data.readable_clips(source)]
+    clips = [clip for source in stage.sources for clip in data.readable_clips(source)]
     names = dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)
     return {name: teacher_embeddings(name, recipe, run, clips, data, device) for name in names}
 

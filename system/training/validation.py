@@ -1,9 +1,4 @@
-"""Validation after an epoch, and detection of collapse.
-
-The loss and the accuracies m1 and m2 are computed over fixed batches: m1 is the share of clips, and m2 the share of
-captions, whose own pair has the highest score in the batch. mAP and recalls are computed over all captions and clips. A
-model has collapsed if its embeddings are nearly equal.
-"""
+"""Validation after an epoch, and detection of collapse: embeddings that are nearly equal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +14,7 @@ from submission.editions import get_moments_edition
 from submission.metrics.moments import score_moments
 from submission.metrics.retrieval import average_precision, recall
 from submission.metrics.summary import metric_values
-from submission.ordering import relevant_ranks, sizes
+from submission.ordering import relevant_ranks
 from system.batches.items import Item, make_items, make_moment_items, require_known_windows
 from system.batches.loader import Teachers, make_batch_without_audio
 from system.compute.device import in_precision, seed_generators
@@ -37,9 +32,33 @@ from system.recipe import schema
 from system.recipe.data import Data
 
 ALIKE = 1e-5  # spread below which embeddings count as equal: a mean cosine above 0.99999
+OF_ALL = {"mAP@10", "mAP@16", "recall_sum"}  # metrics over all captions and clips
 
 
-class Validation:
+class Watched:
+    """Embeds what is watched, and returns the monitored metrics; a subclass computes them."""
+
+    def __init__(self, stage: schema.Stage, features: Features, precision: str) -> None:
+        """Keep the settings. precision: Precision of embeddings; scores are in float32."""
+        self.stage, self.features, self.precision = stage, features, precision
+        self.clips: list[Clip] = []
+        self.texts: list[str] = []
+
+    def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
+        """Validate a model; return the monitored metrics, and how much the embeddings differ."""
+        with in_precision(model.device, self.precision):
+            clips = embed_clips(model, self.clips, self.features).float()
+            captions = embed_texts(model, self.texts).float()
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.inference_mode(), torch.random.fork_rng(devices):
+            values = self.metrics(model, clips, captions)
+        return {name: values[name] for name in self.stage.monitor.metrics}, spreads(clips, captions)
+
+    def metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
+        raise NotImplementedError
+
+
+class Validation(Watched):
     """Validation by the loss, m1, m2, mAP@10, mAP@16 and the sum of recalls.
 
     m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
@@ -52,70 +71,46 @@ class Validation:
 
     def __init__(
         self,
-        clips: list[Clip],
+        clips: Sequence[Clip],
         stage: schema.Stage,
         features: Features,
         relevance: Relevance | None = None,
         teachers: Teachers | None = None,
         precision: str = "float32",
     ) -> None:
-        """Collect the clips and captions to validate on. precision: Precision of embeddings; scores are in float32."""
-        self.precision = precision
-        self.clips = {clip.id: clip for clip in clips if clip.captions}
+        """Collect the clips and captions to validate on."""
+        super().__init__(stage, features, precision)
+        self.clips = list({clip.id: clip for clip in clips if clip.captions}.values())
         if len(self.clips) < 2:
-            raise KitError(
-                f"validation needs at least two clips with captions, but {stage.monitor.data} have {len(self.clips)}; "
-                "add clips, or change monitor.data"
-            )
-        self.stage, self.features = stage, features
-        items = make_items(list(self.clips.values()), stage.unit)
-        order = np.random.default_rng(0).permutation(len(items))
-        full = len(items) // stage.batch_size * stage.batch_size or len(items)
-        count = stage.captions_per_clip
-        chosen = [items[i] for i in order[:full]]
+            raise KitError(f"monitor.data {stage.monitor.data}: fewer than two clips with captions; add clips")
+        items, size, count = make_items(self.clips, stage.unit), stage.batch_size, stage.captions_per_clip
+        full = len(items) // size * size or len(items)
+        chosen = [items[i] for i in np.random.default_rng(0).permutation(len(items))[:full]]
         if isinstance(count, int):
             chosen = [Item(item.clip, item.captions[:count], item.numbers[:count]) for item in chosen]
-        groups = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
+        groups = [chosen[i : i + size] for i in range(0, full, size)]
         self.batches = [(group, make_batch_without_audio(group, features, relevance, teachers)) for group in groups]
-        self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
-        self.relevant = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
+        self.texts = [caption for clip in self.clips for caption in clip.captions]
+        self.clip_row = {clip.id: row for row, clip in enumerate(self.clips)}
+        self.text_row = {text: row for row, text in enumerate(self.texts)}
 
-    def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model; return the monitored metrics, and how much the embeddings differ."""
-        with in_precision(model.device, self.precision):
-            clips = embed_clips(model, list(self.clips.values()), self.features).float()
-            captions = embed_texts(model, self.texts).float()
-        devices = [model.device] if model.device.type == "cuda" else []
-        with torch.inference_mode(), torch.random.fork_rng(devices):
-            values = self._metrics_of_batches(model, clips, captions)
-        if {"mAP@10", "mAP@16", "recall_sum"} & set(self.stage.monitor.metrics):
-            values |= self._metrics_of_all(model, clips, captions)
-        return {name: values[name] for name in self.stage.monitor.metrics}, spreads(clips, captions)
-
-    def _metrics_of_batches(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Return the means of loss, m1 and m2 over batches."""
+    def metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
         found = []
-        clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
-        text_row = {text: row for row, text in enumerate(self.texts)}
         for number, (items, batch) in enumerate(self.batches):
             seed_generators(number)  # of the random negatives
-            scores = model.batch_scores(
-                batch.to(clips.values.device),
-                clips.rows([clip_row[item.clip.id] for item in items]),
-                captions.rows([text_row[text] for text in batch.captions]),
-            )
+            of_batch = clips.rows([self.clip_row[item.clip.id] for item in items])
+            texts = captions.rows([self.text_row[text] for text in batch.captions])
+            scores = model.batch_scores(batch.to(model.device), of_batch, texts)
             found.append((float(terms.total_loss(scores, self.stage.losses)), *accuracies(scores)))
         means = [sum(value / len(found) for value in values) for values in zip(*found, strict=True)]
-        return dict(zip(("loss", "m1", "m2"), means, strict=True))
-
-    def _metrics_of_all(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute mAP@10, mAP@16 and the sum of recalls over all captions and clips."""
-        with torch.inference_mode():
+        values = dict(zip(("loss", "m1", "m2"), means, strict=True))
+        if OF_ALL & set(self.stage.monitor.metrics):
             matrix = np.concatenate(list(model.score_blocks(captions, clips)))
-        ranks, counts = relevant_ranks(matrix, self.relevant, list(self.clips)), sizes(self.relevant)
-        recalls = [float(recall(ranks, counts, k).mean()) for k in (1, 5, 10)]
-        found = {f"mAP@{k}": float(average_precision(ranks, counts, k).mean()) for k in (10, 16)}
-        return found | {"recall_sum": sum(recalls)}
+            relevant = [[row] for row, clip in enumerate(self.clips) for _ in clip.captions]
+            ranks, counts = relevant_ranks(matrix, relevant, list(self.clip_row)), [1] * len(relevant)
+            values |= {f"mAP@{k}": float(average_precision(ranks, counts, k).mean()) for k in (10, 16)}
+            values["recall_sum"] = sum(float(recall(ranks, counts, k).mean()) for k in (1, 5, 10))
+        return values
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:
@@ -128,7 +123,7 @@ def accuracies(batch: BatchScores) -> tuple[float, float]:
     return tuple(float((matching > others.amax(dim)).float().mean()) for dim in (1, 0))  # type: ignore[return-value]
 
 
-class MomentValidation:
+class MomentValidation(Watched):
     """Validation by the loss, and by R1@0.5, R1@0.7 and mAP of the latest edition.
 
     The loss is the mean over batches, weighted by their number of items. Batches have the size of training batches,
@@ -143,62 +138,42 @@ class MomentValidation:
         features: Features,
         precision: str = "float32",
     ) -> None:
-        """Collect the moments to validate on. watched: Dict from data source to (clips, moments).
-
-        precision: Precision for computing embeddings. Scores are always in float32.
-        """
-        self.stage, self.features, self.precision = stage, features, precision
+        """Collect the moments to validate on. watched: Dict from data source to (clips, moments)."""
+        super().__init__(stage, features, precision)
         self.items = [item for clips, moments in watched.values() for item in make_moment_items(clips, moments)]
         if not self.items:
-            raise KitError(
-                f"validation needs at least one moment of a readable recording, but {stage.monitor.data} have none; "
-                "repair the recordings, or change monitor.data"
-            )
+            raise KitError(f"monitor.data {stage.monitor.data}: no moment of a readable recording; repair these")
         self.clips = list({item.clip.id: item.clip for item in self.items}.values())
+        self.texts = [item.captions[0] for item in self.items]
         row = {clip.id: number for number, clip in enumerate(self.clips)}
         self.clip_of = [row[item.clip.id] for item in self.items]
-        self.texts = [item.captions[0] for item in self.items]
-        size = stage.batch_size
-        starts = range(0, len(self.items), size)
+        starts, size = range(0, len(self.items), stage.batch_size), stage.batch_size
         self.batches = [(i, make_batch_without_audio(self.items[i : i + size], features, None)) for i in starts]
 
-    def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model; return the monitored metrics, and how much the embeddings differ."""
-        with in_precision(model.device, self.precision):
-            clips = embed_clips(model, self.clips, self.features).float()
-            captions = embed_texts(model, self.texts).float()
-        return self._compute_metrics(model, clips, captions), spreads(clips, captions)
-
-    @torch.inference_mode()
-    def _compute_metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        """Compute the monitored metrics. clips: Embeddings of recordings. captions: Embeddings of moments' texts."""
-        total = 0.0
+    def metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
+        total, monitor = 0.0, self.stage.monitor
         for start, batch in self.batches:
             rows = list(range(start, start + len(batch.clip_keys)))
             of_batch = clips.rows([self.clip_of[row] for row in rows])
             scores = model.batch_scores(batch.to(model.device), of_batch, captions.rows(rows))
             total += float(terms.total_loss(scores, self.stage.losses)) * len(rows)
         values = {"loss": total / len(self.items)}
-        monitor = self.stage.monitor
         if schema.OF_WINDOWS & set(monitor.metrics):
             series = frame_series(model, clips, self.clips, self.clip_of, captions, self.features.grids)
             decoding = monitor.decoding or Decoding()
-            found = find_windows([(model.moments, series)], decoding, monitor.windows or "overlap")
-            predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
+            located = find_windows([(model.moments, series)], decoding, monitor.windows or "overlap")
+            found = {str(number): [list(window) for window in one.windows] for number, one in enumerate(located)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
-            values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)
-        return {name: values[name] for name in monitor.metrics}
+            values |= metric_values(score_moments(found, truth), get_moments_edition().metrics)
+        return values
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError if a stage trains or validates on moments whose windows are not known.
-
-    The error is also raised if validation must find windows in recordings with too many frames.
-    """
+    """Raise KitError for moments without known windows, and for too long recordings to find windows in."""
     for stage in recipe.stages.values():
         if stage.unit != "moment":
             continue
-        for source in dict.fromkeys((*stage.train.data, *stage.monitor.data)):
+        for source in stage.sources:
             require_known_windows(data.moments[source])
         if schema.OF_WINDOWS & set(stage.monitor.metrics):
             for source in stage.monitor.data:

@@ -300,5 +300,5 @@ def test_validation_uses_the_same_random_negatives_each_time(world: Any) -> None
 
 def test_validation_with_one_clip_is_refused(world: Any) -> None:
     recipe, clips, features = world
-    with pytest.raises(KitError, match="least"):
+    with pytest.raises(KitError, match="two clips"):
         Validation(clips[:1], recipe.stages["only"], features)

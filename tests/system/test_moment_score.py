@@ -194,7 +194,8 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     model: Any = model_of(Letters())
     model.score, model.temperature = require_moment_score(2.0, -1.0, 0.0, 0.0), None
     embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))
-    found = validation._compute_metrics(model, embedded, model.text.embed_batch(validation.texts))
+    with torch.no_grad():
+        found = validation.metrics(model, embedded, model.text.embed_batch(validation.texts))
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
 
 

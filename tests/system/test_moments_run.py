@@ -149,7 +149,7 @@ def test_run_with_changed_moments_files_is_refused(
     assert "start" in capsys.readouterr().err
     (tmp_path / "run" / "result.json").unlink()
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert re.search(r"manifests\.train\.moments.* changed since this run began", capsys.readouterr().err)
+    assert re.search(r"jsonl.* changed since this run began", capsys.readouterr().err)
     (folder / "moments.jsonl").write_text(before)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
 

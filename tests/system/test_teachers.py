@@ -136,7 +136,8 @@ def test_run_and_exported_model_can_both_be_teachers(
     assert heard is not None
     assert [one.id for one in heard] == development, "the teachers' clips are the same, and named once"
     noted = json.loads((tmp_path / "both/provenance.json").read_text())
-    assert noted["inputs"].keys() >= {"teachers.run", "teachers.exported"}
+    used = {str(distilled / "finetune/done.json"), str(tmp_path / "model/model.safetensors")}
+    assert noted["inputs"].keys() >= used
     shutil.rmtree(tmp_path / "both/finetune")
     (tmp_path / "both/result.json").unlink()
     (tmp_path / "model/model.safetensors").write_bytes(b"another")
@@ -377,7 +378,7 @@ def test_teacher_from_an_embeddings_file_gives_the_results_of_its_model(
     for mine, other in zip(found["model"], found["embeddings"], strict=True):
         assert mine == pytest.approx(other, abs=1e-4)
     noted = json.loads((tmp_path / "embeddings/provenance.json").read_text())
-    assert noted["inputs"]["teachers.other"].keys() == {"e.npz"}
+    assert any(name.endswith("e.npz") for name in noted["inputs"])
 
 
 def test_incomplete_embeddings_files_are_refused(
@@ -466,7 +467,7 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
     done = distilled / "finetune/done.json"
     done.write_text(done.read_text() + " ")
     assert main(argv) == 1
-    assert "teachers.other.finetune/done.json changed" in capsys.readouterr().err
+    assert "self/finetune/done.json changed" in capsys.readouterr().err
 
 
 def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(
