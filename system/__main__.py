@@ -106,7 +106,7 @@ def check(
     Args:
         step: Measure a training step of each stage.
     """
-    from system.check.report import print_check
+    from system.check.check import print_check
 
     if not print_check(recipe, _with_imports(changes, imports), runs, step, device):
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from data_tools.errors import KitError
-from system.check.check import Data, steps_per_epoch
+from data_tools.manifest import Clip
 from system.compute.device import moved, tf32_products
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
@@ -24,13 +24,19 @@ from system.training.step import add_gradients
 
 SECONDS, CAPTION = 30.0, "a dog barks " * 5  # of a clip, if the data is not on this machine
 
+Clips = Mapping[str, Sequence[Clip]]
 
-def measure(recipe: schema.Recipe, data: Data, device: torch.device) -> Iterator[str]:
+
+def measure(recipe: schema.Recipe, clips_of: Clips, steps: Mapping[str, int], device: torch.device) -> Iterator[str]:
     """Yield a line per stage.
 
     The model has random weights. The clips of a batch are silence, and as long as the longest clip.
+
+    Args:
+        clips_of: The clips of each data source.
+        steps: Of an epoch of each stage; 0 if they are unknown.
     """
-    words = training_vocabulary(recipe, {name: found.clips for name, found in data.items()})
+    words = training_vocabulary(recipe, clips_of)
     model = moved(build_model(recipe, words), device).train()
     for name, stage in recipe.stages.items():
         if device.type == "cuda":
@@ -39,29 +45,24 @@ def measure(recipe: schema.Recipe, data: Data, device: torch.device) -> Iterator
 
         def step(clips: int, chunk: int, stage: schema.Stage = stage, optimizer: Any = optimizer) -> float:
             """Train a step with chunks of a batch, and return its seconds."""
-            batch = _longest_batch(recipe, stage, data, clips).to(device)
-            return _step(
-                model, stage.model_copy(update={"grad_cache_chunk": chunk if chunk < clips else None}), optimizer, batch
-            )
+            batch = _longest_batch(recipe, stage, clips_of, clips).to(device)
+            in_chunks = stage.model_copy(update={"grad_cache_chunk": chunk if chunk < clips else None})
+            return _step(model, in_chunks, optimizer, batch)
 
         most, in_chunks = stage.grad_cache_chunk or stage.batch_size, recipe.model.embeds_in_chunks
-        size = (
-            _halved(step, stage.batch_size if in_chunks else 0, most)
-            if device.type == "cuda"
-            else _doubled(step, most, in_chunks)
-        )
+        size = _largest(step, 1 if in_chunks else 2, most, device)  # batch norms need two
         if size < most and not in_chunks:
             yield f"{name}: a batch of {most} does not fit into the memory of {device}; lower batch_size to {size}"
             continue
         seconds = step(stage.batch_size, size)
-        hours = stage.epochs * steps_per_epoch(stage, data) * seconds / 3600
+        hours = stage.epochs * steps[name] * seconds / 3600
         total = f", {hours:.1f} h" if hours else ""
         advice = f"; {most} clips at a time do not fit: set grad_cache_chunk to {size}" if size < most else ""
         yield f"{name}: {seconds:.3g} s and {_peak(device) / 2**30:.1f} GiB per step on {device}{total}{advice}"
 
 
-def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, data: Data, size: int) -> Batch:
-    clips = [clip for source in stage.train.data for clip in data[source].clips]
+def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, clips_of: Clips, size: int) -> Batch:
+    clips = [clip for source in stage.train.data for clip in clips_of[source]]
     seconds = max((clip.seconds or 0 for clip in clips), default=0) or SECONDS
     longest = max((clip.captions for clip in clips), key=lambda each: sum(map(len, each)), default=[]) or [CAPTION]
     drawn = stage.captions_per_clip if stage.unit == "clip" else 1
@@ -91,26 +92,18 @@ def _step(model: RetrievalModel, stage: schema.Stage, optimizer: torch.optim.Opt
     return time.monotonic() - began
 
 
-def _halved(step: Callable[[int, int], float], clips: int, most: int) -> int:
-    """Return the largest of most, most / 2, ... clips at a time with which a step fits into the GPU's memory."""
-    size = most
-    while size:
-        try:
-            step(clips or size, size)
-            return size
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-        size //= 2
-    raise KitError("a step does not fit into this GPU even with one clip; use a device with more memory")
-
-
-def _doubled(step: Callable[[int, int], float], most: int, in_chunks: bool) -> int:
-    """Double the clips of a step while it leaves half of the machine's memory free, since no error says it is full."""
-    size = 1 if in_chunks else 2  # batch norms need two
-    step(size, size)
-    while size < most and _peak(torch.device("cpu")) < _machine_memory() / 2:
-        size = min(2 * size, most)
+def _largest(step: Callable[[int, int], float], size: int, most: int, device: torch.device) -> int:
+    """Double the clips of a step while they fit: into a GPU, or into half of this machine's memory."""
+    try:
         step(size, size)
+    except torch.OutOfMemoryError as error:
+        raise KitError("a step does not fit into this GPU even with one clip; use one with more memory") from error
+    with suppress(torch.OutOfMemoryError):
+        while size < most and (device.type == "cuda" or _peak(device) < _machine_memory() / 2):
+            step(min(2 * size, most), min(2 * size, most))
+            size = min(2 * size, most)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     return size
 
 

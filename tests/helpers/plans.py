@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-from system.check.check import Problem, Row, check, find_data, to_fix
+from system.check.check import check, find_data, to_fix
 from system.recipe.schema import Recipe
 
 
 def plan(recipe: Recipe, runs: Path = Path()) -> str:
     found = list(check(recipe, find_data(recipe), runs))
-    rows = [f"  {one.name}  {one.fact}" for one in found if isinstance(one, Row)]
-    return "\n".join([*rows, *(" ".join(one) for one in to_fix([one for one in found if isinstance(one, Problem)]))])
+    facts = [f"  {one.where}  {one.text}" for one in found if not one.kind]
+    return "\n".join([*facts, *(" ".join(one) for one in to_fix([one for one in found if one.kind]))])
 
 
 def fact(text: str, name: str) -> str:

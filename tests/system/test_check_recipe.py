@@ -12,10 +12,11 @@ from outcomes import rewrite
 from plans import fact, plan
 
 from data_tools.classify.model_files import folder_problem
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.check import measure
-from system.check.check import MISSING, MISTAKE, WARNING, Found, Problem, steps_per_epoch, to_fix
+from system.check.check import MISSING, MISTAKE, WARNING, Found, Line, steps_per_epoch, to_fix
 from system.recipe import schema
 from system.recipe.load import load_recipe
 
@@ -26,10 +27,10 @@ def written(folder: Path, content: dict[str, Any]) -> Path:
 
 def test_mistakes_come_before_missing_files_and_equal_messages_are_said_once() -> None:
     found = [
-        Problem(WARNING, "a", "x"),
-        Problem(MISSING, "b", "y"),
-        Problem(MISTAKE, "c", "z"),
-        Problem(MISSING, "d", "y"),
+        Line(WARNING, "a", "x"),
+        Line(MISSING, "b", "y"),
+        Line(MISTAKE, "c", "z"),
+        Line(MISSING, "d", "y"),
     ]
     assert to_fix(found) == [(MISTAKE, "c: z"), (MISSING, "b, d: y"), (WARNING, "a: x")]
 
@@ -106,7 +107,7 @@ def measured(world: Path, folder: Path, **model: Any) -> list[str]:
     content = tiny.recipe(world, folder, only=tiny.stage(batch_size=8))
     content["model"] |= model
     recipe = load_recipe(written(folder, content)).recipe
-    return list(measure.measure(recipe, {name: Found() for name in recipe.data}, torch.device("cpu")))
+    return list(measure.measure(recipe, dict.fromkeys(recipe.data, ()), {"only": 0}, torch.device("cpu")))
 
 
 def test_chunk_doubles_until_half_of_the_memory_is_used(
@@ -131,19 +132,21 @@ def test_chunk_doubles_until_half_of_the_memory_is_used(
     assert "set grad_cache_chunk to 2" in line
 
 
-def test_chunk_halves_until_a_step_fits_into_a_gpu() -> None:
+def test_chunk_doubles_until_a_step_does_not_fit_into_a_gpu(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
-    tried: list[tuple[int, int]] = []
+    fits = 5
 
-    def step(clips: int, chunk: int) -> float:
-        tried.append((clips, chunk))
-        if chunk > 3:
+    def stepped(model: Any, stage: schema.Stage, optimizer: Any, batch: Any) -> float:
+        if (stage.grad_cache_chunk or len(batch.clip_keys)) > fits:
             raise torch.OutOfMemoryError
         return 1.0
 
-    assert measure._halved(step, 12, 12) == 3
-    assert tried == [(12, 12), (12, 6), (12, 3)]
-    tried.clear()
-    assert measure._halved(step, 0, 8) == 2
-    assert tried == [(8, 8), (4, 4), (2, 2)], "a model with batch norms gets smaller batches"
+    monkeypatch.setattr(measure, "_step", stepped)
+    (line,) = measured(world, tmp_path)
+    assert "set grad_cache_chunk to 4" in line
+    fits = 0
+    with pytest.raises(KitError, match="memory"):
+        measured(world, tmp_path)
