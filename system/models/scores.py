@@ -17,6 +17,7 @@ from system.moments.labellings import length_mask, log_partition
 # B clips, N captions, T frames, W words, V different words, D embedding, R pairs of clip and caption
 
 AT_ONCE = 1 << 24  # most products of frames and captions in memory at a time: 64 MiB in float32
+IN_CACHE = 1 << 20  # values of frames that are compared with their queries at a time
 SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # initial values of a score of moments
 STEPS = 5.0  # factor of the cosines of changes, in addition to the trained one
 
@@ -308,8 +309,10 @@ def cosines_of_queries(
     Returns:
         Cosines (T,) of each query on the CPU, or (K, T) if a frame has K vectors.
     """
-    found = []
-    for query, clip in enumerate(clip_of):
-        cosines, lengths = score.cosines(clips.rows([clip]), captions.rows([query]))
-        found.append(cosines[0, ..., : int(lengths)].cpu())
+    found: list[Tensor] = []
+    size = max(1, IN_CACHE // int(clips.lengths.max() * clips.values.shape[-1])) if clips.lengths is not None else 1
+    for queries in torch.arange(len(clip_of)).split(size):
+        rows = [clip_of[query] for query in queries.tolist()]
+        cosines, lengths = score.cosines(clips.rows(rows), captions.rows(queries))
+        found += [one[..., :length] for one, length in zip(cosines.cpu(), lengths.tolist(), strict=True)]
     return found
