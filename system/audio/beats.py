@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from system.audio.mel import kaldi_log_mel
 from system.audio.network import AudioNetwork, Layers
@@ -59,8 +60,6 @@ class BeatsLayers(Layers):
 
     def load(self, tensors: dict[str, Any]) -> None:
         """Take the tensors; the table of distances is listed in every layer of the file."""
-        for i, name in enumerate(("weight_g", "weight_v")):
-            tensors = {key.replace(f"parametrizations.weight.original{i}", name): tensors[key] for key in tensors}
         table = {f"encoder.{TABLE.split('.', 1)[1]}": value for key, value in tensors.items() if key.endswith(TABLE)}
         super().load(tensors | table)
 
@@ -77,14 +76,18 @@ class Encoder(nn.Module):
     def __init__(self, gradient_decay: float) -> None:
         super().__init__()
         self.gradient_decay = gradient_decay
-        self.pos_conv = nn.ModuleList([Positions()])
+        positions = nn.Conv1d(DIM, DIM, 128, padding=64, groups=16)
+        nn.init.normal_(positions.weight, std=math.sqrt(4 / (128 * DIM)))
+        positions.bias = nn.Parameter(torch.zeros(DIM))
+        self.pos_conv = nn.ModuleList([weight_norm(positions, dim=2)])  # per position of the kernel
         self.layer_norm = nn.LayerNorm(DIM)
         self.relative_attention_bias = nn.Embedding(BUCKETS, HEADS)
         self.layers = nn.ModuleList(Block() for _ in range(BLOCKS))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = x * mask[..., None]
-        x = self.layer_norm(x + self.pos_conv[0](x))
+        positions = F.gelu(self.pos_conv[0](x.transpose(1, 2))[..., :-1])
+        x = self.layer_norm(x + positions.transpose(1, 2))
         at = torch.arange(x.shape[1], device=x.device)
         bias = self.relative_attention_bias(distance_buckets(at - at[:, None])).permute(2, 0, 1)
         for layer in self.layers:
@@ -92,20 +95,6 @@ class Encoder(nn.Module):
                 x = x * self.gradient_decay + x.detach() * (1 - self.gradient_decay)
             x = layer(x, bias, mask)
         return x
-
-
-class Positions(nn.Module):
-    """A grouped convolution over tokens; its weights are normalised per position of the kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(DIM))
-        self.weight_v = nn.Parameter(nn.init.normal_(torch.empty(DIM, 48, 128), std=math.sqrt(4 / (128 * DIM))))
-        self.weight_g = nn.Parameter(self.weight_v.detach().norm(dim=(0, 1), keepdim=True))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight_v * (self.weight_g / self.weight_v.norm(dim=(0, 1), keepdim=True))
-        return F.gelu(F.conv1d(x.transpose(1, 2), weight, self.bias, padding=64, groups=16)[..., :-1]).transpose(1, 2)
 
 
 def distance_buckets(offsets: Tensor) -> Tensor:

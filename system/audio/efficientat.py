@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from torchvision.models.mobilenetv3 import InvertedResidual, InvertedResidualConfig, MobileNetV3
+from torchvision.ops import SqueezeExcitation
 
 from system.audio.mel import KaldiLogMel
 from system.audio.network import AudioNetwork, Layers, Stripes, frames_within
@@ -22,6 +23,7 @@ ROWS = (
     (112, 5, 672, 160, True, "HS", 2), (160, 5, 960, 160, True, "HS", 1), (160, 5, 960, 160, True, "HS", 1),
 )  # fmt: skip
 WIDTHS = {"mn04": 0.4, "mn10": 1.0, "mn20": 2.0, "mn40": 4.0}
+GATE = "conc_se_layers.0."  # in the names of published tensors
 _RELEASES = "https://github.com/fschmid56/EfficientAT/releases/download/v0.0.1"
 
 
@@ -50,36 +52,23 @@ class EfficientAT(AudioNetwork):
         return EfficientATLayers(self)
 
 
-class _Gate(nn.Module):
-    def __init__(self, channels: int, size: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.fc2(self.fc1(x.mean((2, 3))).relu()).sigmoid()[..., None, None]
-
-
-class Gates(nn.Module):
-    """Squeeze and excitation of channels, with the published names of weights and a plain sigmoid."""
-
-    def __init__(self, channels: int, size: int) -> None:
-        super().__init__()
-        self.conc_se_layers = nn.ModuleList([_Gate(channels, size)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conc_se_layers[0](x)
-
-
 class EfficientATLayers(Layers):
     def __init__(self, settings: EfficientAT) -> None:
         super().__init__()
         self.settings, self.mel = settings, KaldiLogMel(settings.edge_jitter)
         rows = [InvertedResidualConfig(*row, 1, WIDTHS[settings.network]) for row in ROWS]
+        gates = partial(SqueezeExcitation, scale_activation=nn.Sigmoid)
         norm = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01 if settings.weights else 0.1)
-        network = MobileNetV3(rows, 8, block=partial(InvertedResidual, se_layer=Gates), norm_layer=norm)
+        network = MobileNetV3(rows, 8, block=partial(InvertedResidual, se_layer=gates), norm_layer=norm)
         self.features = network.features
         self.features[0][0] = nn.Conv2d(1, rows[0].input_channels, 3, 2, 1, bias=False)
         nn.init.kaiming_normal_(self.features[0][0].weight, mode="fan_out")
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take the tensors; the gates of channels are convolutions here, and dense layers in the file."""
+        gates = {key: value for key, value in tensors.items() if GATE in key}
+        renamed = {key.replace(GATE, ""): one[..., None, None] if one.dim() == 2 else one for key, one in gates.items()}
+        super().load(tensors | renamed)
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         return self.frames(waves, lengths)[0].mean(1)

@@ -16,6 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torchaudio.functional import mask_along_axis_iid
 
 from data_tools.errors import KitError
 from data_tools.settings import Positive, Strict
@@ -237,14 +238,7 @@ class Stripes(Strict):
 
     def mask(self, columns: Tensor, value: float) -> Tensor:
         """Set random stripes of each log-mel, (S, 1, bands, T), to a value."""
-        in_time = stripe_mask(len(columns), columns.shape[3], self.time, self.time_width, columns.device)
-        in_bands = stripe_mask(len(columns), columns.shape[2], self.bands, self.band_width, columns.device)
-        return columns.masked_fill((in_bands[:, :, None] | in_time[:, None])[:, None], value)
-
-
-def stripe_mask(batch: int, size: int, count: int, width: int, device: torch.device) -> Tensor:
-    """Draw (batch, size), true in `count` stripes per row, each of 0 to `width` - 1 positions."""
-    widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)
-    first = (torch.rand(batch, count, 1, device=device) * (size - widths)).long()
-    at = torch.arange(size, device=device)
-    return ((at >= first) & (at < first + widths)).any(1)
+        for axis, count, width in ((3, self.time, self.time_width), (2, self.bands, self.band_width)):
+            for _ in range(count):
+                columns = mask_along_axis_iid(columns, width, value, axis)
+        return columns

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
+from torchvision.models.vgg import make_layers
 
 from system.audio.base import Need
 from system.audio.checkpoint import load_checkpoint
@@ -65,12 +66,8 @@ class VggishLayers(Layers):
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        inputs = 1
-        for outputs in (64, None, 128, None, 256, 256, None, 512, 512, None):
-            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(True)] if outputs else [nn.MaxPool2d(2)]
-            inputs = outputs or inputs
-        self.features = nn.Sequential(*layers)
+        self.features = make_layers([64, "M", 128, "M", 256, 256, "M", 512, 512, "M"])
+        self.features[0] = nn.Conv2d(1, 64, 3, padding=1)
         dense = [layer for a, b in itertools.pairwise(SIZES) for layer in (nn.Linear(a, b), nn.ReLU(True))]
         self.embeddings = nn.Sequential(*dense)
         self.register_buffer("pca_vectors", None, persistent=False)

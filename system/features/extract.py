@@ -7,7 +7,7 @@ in an order of its own, and skips what others have stored.
 import logging
 import os
 import random
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,10 +40,11 @@ log = logging.getLogger(__name__)
 class Features:
     """Frames of clips by expert."""
 
-    banks: Mapping[str, "Bank | Waveforms | PieceBank | Vectors"]  # by an expert's name in the recipe
+    banks: dict[str, "Bank | Waveforms | PieceBank | Vectors"]  # by an expert's name in the recipe
     keys: dict[str, str] = field(default_factory=dict)  # checksum of the audio by id of a readable clip
     broken: dict[str, str] = field(default_factory=dict)  # why a clip cannot be read, by its id
     grids: dict[str, Grid] = field(default_factory=dict)  # times of frames
+    strict: bool = False  # whether a broken file is an error, instead of left out with a warning
 
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
         return self.banks[expert].read(self.keys[clip_id])
@@ -53,9 +54,9 @@ class Features:
             where = f"in {bank.folder}" if isinstance(bank, Bank) else "read from the clips' files"
             yield f"{name}: {len(set(self.keys.values()))} series of dimension {bank.dim}, {where}"
 
-    def leave_out(self, clips: Sequence[Clip], error: AudioError, strict: bool) -> None:
+    def leave_out(self, clips: Sequence[Clip], error: AudioError) -> None:
         """Report clips of the same broken audio. Raises KitError if `strict`."""
-        if strict:
+        if self.strict:
             raise KitError(str(error)) from error
         for clip in clips:
             self.keys.pop(clip.id, None)
@@ -118,24 +119,24 @@ def build_features(
     for name, one in experts.items():
         if one.reads_clips and (of_all := common_fault(one, list(clips))):
             raise KitError(f"expert {name}: {of_all}")
-    threads = ThreadPoolExecutor(_cores(), "decoding")
-    expert = next(iter(experts.values()))  # several are all of frames that are stored
+    features, threads = Features({}, grids=grids, strict=strict), ThreadPoolExecutor(_cores(), "decoding")
+    name, expert = next(iter(experts.items()))  # several are all of frames that are stored
     if isinstance(expert, EmbeddingFile):
-        features = Features({name: expert.read_embeddings()}, grids=grids)
-        _find_embeddings(features, clips, expert, strict)
+        features.banks[name] = vectors = expert.read_embeddings()
+        _find_embeddings(features, clips, expert, vectors)
     elif isinstance(expert, Waveform):
-        waveforms = Waveforms(expert, threads, banks / "damaged.txt")
-        features = Features({name: waveforms}, grids=grids)
-        _find_keys(features, clips, threads, strict)
-        _find_sounds(features, waveforms, clips, whole, strict)
+        features.banks[name] = waveforms = Waveforms(expert, threads, banks / "damaged.txt")
+        _find_keys(features, clips, threads)
+        _find_sounds(features, clips, waveforms, whole)
     else:
-        features = Features({name: bank_of(one, banks) for name, one in experts.items()}, grids=grids)
-        _find_keys(features, clips, threads, strict)
-        _fill(features, clips, experts, threads, device, strict)
+        stored = {name: bank_of(one, banks) for name, one in experts.items()}
+        features.banks |= stored
+        _find_keys(features, clips, threads)
+        _fill(features, clips, experts, stored, threads, device)
         threads.shutdown()
         for name, one in experts.items():
             if not one.computed:  # of another recording, whose times of moments would be wrong
-                warn_of_other_lengths(features, clips, name, SPARE, strict)
+                warn_of_other_lengths(features, clips, name, SPARE)
     if features.broken:
         log.warning("skipped %s that cannot be used; see the warnings above", counted(len(features.broken), "clip"))
     return features
@@ -152,14 +153,13 @@ def _cores() -> int:
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def _find_embeddings(features: Features, clips: Collection[Clip], expert: EmbeddingFile, strict: bool) -> None:
+def _find_embeddings(features: Features, clips: Collection[Clip], expert: EmbeddingFile, vectors: Vectors) -> None:
     """Find the embeddings of clips in files of another program."""
-    (vectors,), clip_of = features.banks.values(), dict[str, str]()
-    assert isinstance(vectors, Vectors)
+    clip_of: dict[str, str] = {}
     for clip in clips:
         key = vectors.name_of(clip)
         if key is None:
-            features.leave_out([clip], AudioError(expert.missing_embedding(clip)), strict)
+            features.leave_out([clip], AudioError(expert.missing_embedding(clip)))
         elif (other := clip_of.setdefault(key, clip.id)) != clip.id:
             files = " and ".join(expert.files)
             raise KitError(f"{files}: {key!r} fits two clips, {other} and {clip.id}; name embeddings by clip ids")
@@ -167,104 +167,100 @@ def _find_embeddings(features: Features, clips: Collection[Clip], expert: Embedd
             features.keys[clip.id] = key
 
 
-def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolExecutor, strict: bool) -> None:
+def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolExecutor) -> None:
     """Find a checksum of each clip's audio file.
 
     It is of a file's size and ends; of all bytes if different files have these in common.
     """
-    paths = list(dict.fromkeys(clip.path for clip in clips))
-    quick = threads.map(lambda path: _attempt(lambda: quick_checksum(Path(path)), path), paths)
-    keys = dict(zip(paths, quick, strict=True))
+    keys = _of_each(lambda path: quick_checksum(Path(path)), [clip.path for clip in clips], threads)
     alike: dict[object, list[str]] = {}
     for path, key in keys.items():
         alike.setdefault(key, []).append(path)
     for group in alike.values():
-        contents = dict(zip(group, threads.map(content_key, group), strict=True)) if len(group) > 1 else {}
-        keys |= contents if len(set(contents.values())) > 1 else {}
+        contents = _of_each(content_key, group, threads) if len(group) > 1 else {}
+        keys |= contents if len({*contents.values()}) > 1 else {}
     for clip in clips:
         if isinstance(key := keys[clip.path], AudioError):
-            features.leave_out([clip], key, strict)
+            features.leave_out([clip], key)
         else:
             features.keys[clip.id] = key
 
 
-def _find_sounds(
-    features: Features, waveforms: Waveforms, clips: Collection[Clip], whole: Container[str], strict: bool
-) -> None:
+def _find_sounds(features: Features, clips: Collection[Clip], waveforms: Waveforms, whole: Container[str]) -> None:
     """Read the length and rate of each file."""
     damaged = waveforms.damaged.read_text().split() if waveforms.damaged.exists() else []
+    there = [clip for clip in clips if clip.id in features.keys]
+    key_of = {clip.path: features.keys[clip.id] for clip in there}
+    decoded = {clip.path for clip in there if clip.id in whole}
 
-    def sound(clip: Clip) -> Sound:
-        if features.keys[clip.id] in damaged:
-            raise AudioError(f"{clip.path}: an earlier run found damage; repair or remove this file")
-        found = sound_of(clip.path)
-        if clip.id in whole:
-            read_audio(clip.path, found.rate)
+    def sound(path: str) -> Sound:
+        if key_of[path] in damaged:
+            raise AudioError(f"{path}: an earlier run found damage; repair or remove this file")
+        found = sound_of(path)
+        if path in decoded:
+            read_audio(path, found.rate)
         return found
 
-    there = [clip for clip in clips if clip.id in features.keys]
-    sounds = waveforms.threads.map(lambda clip: _attempt(lambda: sound(clip), clip.path), there)
-    for clip, found in zip(there, sounds, strict=True):
-        if isinstance(found, AudioError):
-            features.leave_out([clip], found, strict)
+    sounds = _of_each(sound, key_of, waveforms.threads)
+    for clip in there:
+        if isinstance(found := sounds[clip.path], AudioError):
+            features.leave_out([clip], found)
         else:
-            waveforms.files.setdefault(features.keys[clip.id], (clip.path, found))
+            waveforms.files.setdefault(key_of[clip.path], (clip.path, found))
 
 
 def _fill(
-    features: Features, clips: Collection[Clip], experts: Mapping[str, ExpertSettings],
-    threads: ThreadPoolExecutor, device: "Device | None", strict: bool,
+    features: Features, clips: Collection[Clip], experts: Mapping[str, ExpertSettings], banks: Mapping[str, Bank],
+    threads: ThreadPoolExecutor, device: "Device | None",
 ) -> None:  # fmt: skip
     """Compute the missing frames of all experts; all networks are opened first, so that a damaged file is reported."""
-    lacking = [name for name in experts if _missing(features, name, clips)]
-    if not lacking:
+    missing: dict[str, dict[str, list[Clip]]] = {}  # clips by key, by expert
+    for clip in clips:
+        for name, bank in banks.items():
+            if (key := features.keys.get(clip.id)) and key not in bank:
+                missing.setdefault(name, {}).setdefault(key, []).append(clip)
+    if not missing:
         return
     from system.compute.device import device_of
 
     device = device or device_of()
     device = device_of("cpu") if device.type == "mps" else device  # experts may need float64
-    networks = {name: experts[name].load(device) for name in lacking}
-    for name in lacking:
-        _fill_bank(features, clips, name, experts[name], networks.pop(name), threads, strict)
+    networks = {name: experts[name].load(device) for name in missing}
+    for name, lacking in missing.items():
+        lacking = {key: some for key, some in lacking.items() if some[0].id in features.keys}
+        with progress(f"{name} frames", len(lacking), "clip") as bar:
+            computed = 0
+            for group in _decoded(banks[name], experts[name], lacking, threads):
+                computed += _store_frames(features, name, banks[name], networks[name], group, lacking)
+                bar.advance(len(group))
+        log.info(
+            "expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), banks[name].folder
+        )
+        del networks[name]
 
 
-def _missing(features: Features, name: str, clips: Collection[Clip]) -> dict[str, list[Clip]]:
-    """Return the clips without frames of an expert, by key."""
-    bank, found = features.banks[name], dict[str, list[Clip]]()
-    assert isinstance(bank, Bank)
-    for clip in clips:
-        if (key := features.keys.get(clip.id)) and key not in bank:
-            found.setdefault(key, []).append(clip)
-    return found
-
-
-def _fill_bank(
-    features: Features, clips: Collection[Clip], name: str, expert: ExpertSettings, frames_of: Frames,
-    threads: ThreadPoolExecutor, strict: bool,
-) -> None:  # fmt: skip
+def _store_frames(
+    features: Features, name: str, bank: Bank, frames_of: Frames, group: dict[str, Any], clips: Mapping[str, list[Clip]]
+) -> int:
+    """Compute and store the frames of some waves by key; return how many clips have got some."""
     from system.compute.device import memory_errors
 
-    bank, missing, computed = features.banks[name], _missing(features, name, clips), 0
-    assert isinstance(bank, Bank)
-    limit = np.inf if bank.dtype.kind == "i" else np.finfo(bank.dtype).max
-    with progress(f"{name} frames", len(missing), "clip") as bar:
-        for group in _decoded(bank, expert, missing, threads):
-            for key in [key for key, wave in group.items() if isinstance(wave, AudioError)]:
-                features.leave_out(missing[key], group.pop(key), strict)
-            if not group:
-                continue
-            hint = "stop other programs, or use a machine with more memory"
-            with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
-                frames = frames_of(list(group.values()))
-            for key, series in zip(group, frames, strict=True):
-                if np.abs(series).max() <= limit:
-                    bank.store(key, series)
-                    computed += 1
-                else:
-                    large = f"frames by {name} have values too large for {bank.dtype}; repair or remove this audio file"
-                    features.leave_out(missing[key], AudioError(f"{missing[key][0].path}: {large}"), strict)
-            bar.advance(len(group))
-    log.info("expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), bank.folder)
+    for key in [key for key, wave in group.items() if isinstance(wave, AudioError)]:
+        features.leave_out(clips[key], group.pop(key))
+    if not group:
+        return 0
+    hint = "stop other programs, or use a machine with more memory"
+    with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
+        frames = frames_of(list(group.values()))
+    limit, stored = np.inf if bank.dtype.kind == "i" else np.finfo(bank.dtype).max, 0
+    for key, series in zip(group, frames, strict=True):
+        if np.abs(series).max() <= limit:
+            bank.store(key, series)
+            stored += 1
+        else:
+            large = f"frames by {name} have values too large for {bank.dtype}; repair or remove this audio file"
+            features.leave_out(clips[key], AudioError(f"{clips[key][0].path}: {large}"))
+    return stored
 
 
 def _decoded(
@@ -282,9 +278,8 @@ def _decoded(
 
     def start(group: list[str]) -> dict[str, Future[Any]]:
         bank.refresh()
-        wanted = [key for key in group if key not in bank]
-        paths = {key: missing[key][0].path for key in wanted}
-        return {key: threads.submit(_attempt, partial(expert.read, path), path) for key, path in paths.items()}
+        paths = {key: missing[key][0].path for key in group if key not in bank}
+        return {key: threads.submit(_attempt, expert.read, path) for key, path in paths.items()}
 
     ahead = start(groups[0]) if groups else {}
     for following in [*groups[1:], []]:
@@ -292,10 +287,16 @@ def _decoded(
         yield {key: wave.result() for key, wave in waiting.items() if key not in bank}
 
 
-def _attempt(read: Callable[[], Any], path: str) -> Any:
+def _of_each(read: Callable[[str], Any], paths: Iterable[str], threads: ThreadPoolExecutor) -> dict[str, Any]:
+    """Read each file once; return the results, or AudioErrors, by path."""
+    unique = list(dict.fromkeys(paths))
+    return dict(zip(unique, threads.map(partial(_attempt, read), unique), strict=True))
+
+
+def _attempt(read: Callable[[str], Any], path: str) -> Any:
     """Return the result of reading a file, or its AudioError. Raises KitError if the disk fails."""
     try:
-        return read()
+        return read(path)
     except AudioError as error:
         return error
     except FileNotFoundError:
@@ -309,31 +310,26 @@ def _seconds(clip: Clip) -> float:
     return clip.seconds or Path(clip.path).stat().st_size / BYTES_A_SECOND
 
 
-def warn_of_other_lengths(
-    features: Features, clips: Collection[Clip], name: str, most: float = np.inf, strict: bool = False
-) -> None:
+def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str, most: float = np.inf) -> None:
     """Warn if frames and manifest disagree about a duration, since the times of moments would be wrong.
 
     most: Clips whose frames differ by a larger share are left out.
     """
-    bank, hop = features.banks[name], features.grids[name].hop
-    differing = []
+    bank, hop, differing = features.banks[name], features.grids[name].hop, []
     for clip in clips:
         if not clip.seconds or clip.id not in features.keys:
             continue
         last = bank.rows_of(features.keys[clip.id]) * hop
+        said = f"{clip.path}: the frames last {last:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
         if abs(last - clip.seconds) > max(LENGTH_TOLERANCE + hop, most * clip.seconds):
-            wrong = f"the frames last {last:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
-            features.leave_out(
-                [clip], AudioError(f"{clip.path}: {wrong}; replace the file, or correct the manifest"), strict
-            )
+            features.leave_out([clip], AudioError(f"{said}; replace the file, or correct the manifest"))
         elif abs(last - clip.seconds) > LENGTH_TOLERANCE + hop:
-            differing.append((clip.path, last, clip.seconds))
+            differing.append(said)
     if differing:
         log.warning(
             "expert %s: frames and manifest disagree about the length of %s of %d; correct the expert's setting "
             "hop_seconds if it exists, or make the manifest again",
             name, counted(len(differing), "recording"), len(clips),
         )  # fmt: skip
-    for one in differing[:SHOWN]:
-        log.warning("  %s: frames last %g s, but %g s in the manifest", *one)
+    for said in differing[:SHOWN]:
+        log.warning("  %s", said)

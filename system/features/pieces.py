@@ -90,7 +90,7 @@ def pieces_of(
         key = features.keys[recording.id]
         keys |= {name: f"{key}{MARK}{number}" for number, name in enumerate(names)}
         pieces.append([replace(recording, id=name, seconds=seconds) for name in names])
-    banks = {}
+    banks: dict[str, Bank | Waveforms | PieceBank | Vectors] = {}
     for name, bank in features.banks.items():
         if isinstance(bank, Vectors):
             raise KitError(
