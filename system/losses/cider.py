@@ -30,7 +30,13 @@ from data_tools.words import lower_composed
 
 ORDERS, SIGMA, SCALE = 4, 6.0, 10.0  # longest n-gram in words; of the penalty, in words; largest score
 FREQUENT = 1 / 12  # share of the captions from which a feature is a full row, which is faster to add
-_LOW = 0xFFFFFFFF  # lower half of a key; all numbers are below it
+# N-grams are whole numbers, since numpy sorts and counts these fast. Two numbers below 2^32 share one of 64 bits, a key:
+# `a << 32 | b`; then `key >> 32` is a, and `key & _LOW` is b. Keys of two kinds occur:
+# * n-gram a followed by word b, which together are a longer n-gram; the table `_grams` gives each its own number.
+#   With "a" 1 and the empty n-gram 0, "a dog" has the key 1 << 32 | (word number of "dog").
+# * n-gram b in caption c as one of n words, where a is 4 c + n - 1, so that sorted keys are in groups of equal c and n.
+#   Two more bits further, `key >> 34` is c.
+_LOW = 0xFFFFFFFF
 _SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 1.2e-4
 _OCTAVE = 1 << 20  # bits of a float32 from one bar of the figure to the next, an eighth of an octave
 _LOWEST, _HIGHEST = 0x3A8, 0x418  # bars of 2^-10 and 2^4, the end of the histogram
@@ -176,8 +182,15 @@ class CiderAmong:
         from system.losses import kernel  # imports numba, which takes half a second
 
         self.kernel, self._dtype = kernel, dtype
-        self._candidates = features.candidate[members].astype(dtype, copy=False)
-        references = features.reference[members].astype(dtype, copy=False).tocsc()
+        candidates, references = features.candidate[members], features.reference[members]
+        # Only the features of these captions get a column, in the order in which the captions have them, so that the
+        # columns of a caption are near each other in a core's cache.
+        number = np.full(candidates.shape[1], -1, np.int32)
+        columns = kernel.number_by_use(candidates.indices, number)  # of both: they have the same features
+        parts = columns, candidates.indptr
+        shape = len(members), int(number.max(initial=-1)) + 1
+        self._candidates = sparse.csr_array((candidates.data.astype(dtype), *parts), shape)
+        references = sparse.csr_array((references.data.astype(dtype), *parts), shape).tocsc()
         frequent = np.flatnonzero(np.diff(references.indptr) > FREQUENT * len(members))
         dense_row = np.full(references.shape[1], -1, np.int32)
         dense_row[frequent] = np.arange(len(frequent))

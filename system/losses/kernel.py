@@ -52,6 +52,22 @@ def score_captions(candidates: Any, references: Any, penalty: np.ndarray, out: n
 
 
 @compiled
+def number_by_use(features: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Number features from 0 on by their first use; return the number of each.
+
+    Args:
+        number: -1 for each feature, in which its number is written.
+    """
+    found, count = np.empty_like(features), 0
+    for e in range(len(features)):
+        if number[features[e]] < 0:
+            number[features[e]] = count
+            count += 1
+        found[e] = number[features[e]]
+    return found
+
+
+@compiled
 def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
     """Count float32 numbers, read as whole numbers, by all bits except the lowest `shift`; add to `counts`."""
     for x in bits:
