@@ -75,10 +75,9 @@ def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 
 @compiled
-def join_items(scores: np.ndarray, rows: np.ndarray, columns: np.ndarray, is_max: bool, out: np.ndarray) -> None:
-    """Add scores (R, M) of captions to those of their items, `out` (B, B), or keep the highest."""
+def add_to_items(scores: np.ndarray, rows: np.ndarray, columns: np.ndarray, sums: np.ndarray) -> None:
+    """Add scores (R, M) of captions to those of their items, `sums` (B, B)."""
     for r in range(len(scores)):
-        row, joined = scores[r], out[rows[r]]
+        row, added = scores[r], sums[rows[r]]
         for m in range(len(columns)):
-            n = columns[m]
-            joined[n] = max(joined[n], row[m]) if is_max else joined[n] + row[m]
+            added[columns[m]] += row[m]

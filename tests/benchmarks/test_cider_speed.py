@@ -24,7 +24,7 @@ from corpora import read_corpus
 began = time.perf_counter()
 import system.losses.kernel
 relax = [{"percentile": q, "factor": 1} for q in (80, 90, 99)]
-settings = Cider(kind="cider", corpus=["c"], documents="caption", tokenizer="regex", of_clips="mean", relax=relax)
+settings = Cider(kind="cider", corpus=["c"], tokenizer="regex", relax=relax)
 Relevance(settings, [["a dog"], ["a cat"]])
 ready = time.perf_counter()
 clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path))]
@@ -104,9 +104,7 @@ def test_speed_of_cider_in_training_batches_is_measured(shared: Path, tmp_path: 
     settings = Cider(
         kind="cider",
         corpus=["clotho"],
-        documents="caption",
         tokenizer="regex",
-        of_clips="mean",
         relax=points,
     )
     relevance = Relevance(settings, clips)

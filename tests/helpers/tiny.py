@@ -176,9 +176,7 @@ def relevance(points: dict[int, float] | None = None, **changes: Any) -> dict[st
     return {
         "kind": "cider",
         "corpus": ["train"],
-        "documents": "caption",
         "tokenizer": "regex",
-        "of_clips": "mean",
         "relax": [{"percentile": percentile, "factor": factor} for percentile, factor in points.items()],
     } | changes
 
