@@ -206,7 +206,7 @@ def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
 
 def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_parameter_count() -> None:
     """2 layers of width 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it."""
-    from system.models.layers import SeriesEncoder
+    from system.models.base import SeriesEncoder
 
     encoder = SeriesEncoder(256, 2, 4, 512, 1024, 0.1)
     assert sum(parameter.numel() for parameter in encoder.parameters()) == 1_317_376

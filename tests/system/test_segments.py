@@ -13,7 +13,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.audio.network import Stripes
-from system.models.audio.segments import SegmentEncoder, Segments, cut, random_parts
+from system.models.audio.segments import SegmentEncoder, Segments, cut
 from system.models.batch import Series
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -115,17 +115,6 @@ def test_a_frozen_network_has_no_random_changes_in_training() -> None:
     assert trained(audio).values.requires_grad
 
 
-def test_long_clips_are_cut_at_random_in_training_alone() -> None:
-    made, audio = settings(max_seconds=1).build(4), batch_of(*noise(9))
-    made.network.forward = lambda waves, lengths: torch.zeros(len(waves), 384)  # type: ignore[method-assign]
-    seen: list[int] = []
-    made.head.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    made.network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    made.train()(audio)
-    made.eval()(audio)
-    assert seen == [1, 1, 9, 1]
-
-
 @pytest.mark.slow
 @torch.inference_mode()
 def test_embeddings_match_the_2025_baseline(goldens: Path) -> None:
@@ -164,23 +153,6 @@ def test_sizes_that_do_not_fit_are_named() -> None:
     assert [key for key, _ in settings(max_seconds=0.5).setting_errors(12)] == ["max_seconds"]
     with pytest.raises(KitError, match="head"):
         settings(head="none").build(12)
-
-
-def test_random_parts_of_waves_begin_at_all_positions_and_shorter_waves_are_kept() -> None:
-    waves = torch.arange(1, 41).expand(500, 40).contiguous().to(torch.int16)
-    lengths = torch.tensor([40, 25, 10, 7, 11] * 100)
-    series = Series(waves.masked_fill(torch.arange(40) >= lengths[:, None], 0)[..., None], lengths)
-    found, own = random_parts(series, 10)
-    parts = found[..., 0]
-    assert own.tolist() == [10, 10, 10, 7, 10] * 100
-    assert (parts[3::5, :7] == torch.arange(1, 8)).all()
-    assert (parts[3::5, 7:] == 0).all()
-    for kind, last in ((0, 31), (1, 16), (2, 1), (4, 2)):
-        first = parts[kind::5, 0]
-        assert (parts[kind::5] == first[:, None] + torch.arange(10)).all()
-        assert (int(first.min()), int(first.max())) == (1, last) or last == 31
-        assert len(set(first.tolist())) > min(last, 20) * 0.7
-    assert random_parts(series, 40) is series
 
 
 def test_stripes_mask_columns_and_bands_of_every_clip_at_random() -> None:

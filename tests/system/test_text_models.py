@@ -269,7 +269,7 @@ def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: P
 def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(published, "STORED_AT_ONCE", 4)
+    monkeypatch.setattr(published, "AT_ONCE", 4)
     monkeypatch.setattr("data_tools.cli.PROGRESS_SECONDS", 0.0)
     caplog.set_level(logging.INFO)
     captions = [f"a dog barks {n}" for n in range(10)]

@@ -11,7 +11,7 @@ from data_tools.settings import by_kind
 from system.models.audio.base import AudioSettings
 from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
-from system.models.audio.embeddings import AudioEmbeddings as AudioEmbeddings
+from system.models.audio.heads import AudioEmbeddings as AudioEmbeddings
 from system.models.audio.heads import ExpertHeads as ExpertHeads
 from system.models.audio.heads import FrameTransformer as FrameTransformer
 from system.models.audio.heads import PooledMlp as PooledMlp

@@ -26,12 +26,9 @@ class AudioEncoder(nn.Module, ABC):
         In evaluation mode the embedding of a clip does not depend on the other clips.
         """
 
-    @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """Return a dict from the name of each part of the encoder to its torch module.
-
-        Parameters are counted per part.
-        """
+        """Return the parts with parameters, which are counted and may have learning rates of their own, by name."""
+        return {name: part for name, part in self.named_children() if next(part.parameters(), None) is not None}
 
     def load_pretrained(self) -> None:
         """Load the published weights into a new encoder.

@@ -147,9 +147,6 @@ class GruEncoder(AudioEncoder):
         series, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True)
         return self.settings.embedded(series, lengths)
 
-    def parts(self) -> dict[str, nn.Module]:
-        return {"linear": self.linear, "gru": self.gru}
-
 
 def build_convolutions(dropout: float) -> nn.Sequential:
     """Build the convolutions (B, 1, T, bands) -> (B, 128, T // 4, bands // 64); a pooling is (sum x^4)^(1/4)."""

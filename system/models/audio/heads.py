@@ -1,21 +1,28 @@
-"""Encoders on the frames of frozen networks: heads of "Take it easy", a transformer over frames, a pooled MLP."""
+"""Encoders on the frames of frozen networks: heads of "Take it easy", a transformer over frames, a pooled MLP.
 
+Also embeddings of clips that another program computed, which are one frame each.
+"""
+
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from data_tools.manifest import Text
 from data_tools.settings import Depth, Name, Size
 from system.audio import Expert
 from system.audio.network import pooled_over_time
+from system.audio.stored import EmbeddingFile
 from system.compute.device import on_device, suited_to
 from system.models.audio.base import AudioEncoder, AudioSettings
-from system.models.base import Heads
+from system.models.base import Heads, SeriesEncoder, mlp
 from system.models.batch import Series
 from system.models.embeddings import Embedded
-from system.models.layers import SeriesEncoder, mlp
 from system.moments.labellings import length_mask
+
+EXPERT = "embeddings"  # name of the source of given embeddings
 
 # B clips, T frames, D values in a frame, E embedding
 
@@ -94,6 +101,40 @@ class PooledMlp(AudioSettings):
         return PooledMlpEncoder(self, out)
 
 
+class AudioEmbeddings(AudioSettings):
+    """Embeddings of clips that another program computed, unchanged. No audio is read. The embedding of a clip is looked
+    up by the clip's id, or else by its file name.
+    """
+
+    kind: Literal["embeddings"]
+    files: Annotated[list[str], Field(min_length=1)]  # .npz
+    dim: Size  # values of an embedding
+    model: Text  # that computed them, as declared in a package
+    model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
+
+    file_settings: ClassVar = frozenset({"files"})
+
+    @property
+    def experts(self) -> dict[str, EmbeddingFile]:
+        facts = self.model_dump(include={"files", "model", "model_parameters"})
+        return {EXPERT: EmbeddingFile(kind="embedding_file", values=self.dim, **facts)}
+
+    @property
+    def is_published(self) -> bool:
+        return True
+
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {EXPERT: False}
+
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        if out != self.dim:
+            yield "dim", f"clip embeddings have {self.dim} values, text embeddings {out}; name files of one model"
+
+    def build(self, out: int) -> AudioEncoder:
+        return AudioEmbeddingsEncoder()
+
+
 def encode_windows(project: nn.Module, encoder: nn.Module, window: int, series: Series) -> Tensor:
     """Encode series in independent windows: (B, T, width); results for padding must not be used."""
     values, lengths = series
@@ -158,9 +199,6 @@ class FrameTransformerEncoder(AudioEncoder):
         padding = ~length_mask(lengths, frames.shape[1])
         return Embedded(frames.masked_fill(padding[..., None], 0.0), lengths)
 
-    def parts(self) -> dict[str, nn.Module]:
-        return {"transformer": self.transformer}
-
 
 class PooledMlpEncoder(AudioEncoder):
     """Frames (B, T, D) -> embeddings (B, E)."""
@@ -176,5 +214,9 @@ class PooledMlpEncoder(AudioEncoder):
         pooled = pooled_over_time(values, on_device(lengths, values.device), self.pooling)
         return Embedded(self.mlp(self.dropout(pooled)))
 
-    def parts(self) -> dict[str, nn.Module]:
-        return {"mlp": self.mlp}
+
+class AudioEmbeddingsEncoder(AudioEncoder):
+    """Clips -> their given embeddings (B, D)."""
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        return Embedded(audio[EXPERT].values[:, 0])

@@ -22,9 +22,9 @@ from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_
 from system.audio.stored import FULL_SCALE, Waveform
 from system.compute.device import on_device, suited_to
 from system.models.audio.base import AudioEncoder, AudioSettings
+from system.models.base import head
 from system.models.batch import Series
 from system.models.embeddings import Embedded
-from system.models.layers import head
 from system.moments.labellings import length_mask
 from system.moments.windows import Grid
 
@@ -142,8 +142,6 @@ class SegmentEncoder(AudioEncoder):
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves = audio["waveform"]
-        if self.training:  # batches are already cut; other input is not
-            waves = random_parts(waves, self.settings.training_frames)
         segments, lengths, counts = cut(waves, self.size or max(self.shortest, waves.values.shape[1]))
         found: dict[int, Tensor] = {}  # the vector (D,), or frames (L, D), by segment
         for rows in self._groups(lengths.tolist()):
@@ -186,16 +184,6 @@ class SegmentEncoder(AudioEncoder):
 
     def parts(self) -> dict[str, nn.Module]:
         return {"network": self.network, "head": nn.ModuleList(filter(None, (self.attention, self.head)))}
-
-
-def random_parts(waves: Series, most: int) -> Series:
-    """Cut a random part of `most` samples out of every longer wave."""
-    if waves.values.shape[1] <= most:
-        return waves
-    spare = (waves.lengths - most).clamp(min=0)
-    first = (torch.rand(len(spare), device=waves.values.device, dtype=torch.float64).cpu() * (spare + 1)).long()
-    at = on_device(first[:, None] + torch.arange(most), waves.values.device)
-    return Series(waves.values.gather(1, at[..., None]), waves.lengths.clamp(max=most))
 
 
 def cut(waves: Series, size: int) -> tuple[Tensor, Tensor, list[int]]:

@@ -6,7 +6,7 @@ SALSA 2024, the 2025 baseline), the mean, or the last token (language models).
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,13 +23,13 @@ from data_tools.settings import Size
 from system.audio.base import Need
 from system.compute.device import on_device
 from system.features.bank import Bank
+from system.models.base import head
 from system.models.embeddings import Embedded
-from system.models.layers import head
 from system.models.text.encoder import TextEncoder, TextSettings
 
 # N texts, V values of a published model's vector
 
-AT_ONCE, STORED_AT_ONCE = 64, 512  # texts of a frozen model
+AT_ONCE = 64  # texts of a frozen model
 POOLINGS = {"first": "cls", "mean": "mean", "last": "lasttoken"}
 RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -177,8 +177,19 @@ class PublishedEncoder(TextEncoder):
         if self.trained is None:
             self._store([self.settings.clean(text) for text in texts])
 
+    @torch.no_grad()
     def _store(self, texts: Sequence[str]) -> None:
-        store_vectors(self.bank, {text_key(text): text for text in texts}, self.vectors, f"by {self.settings.model}")
+        """Store the vectors of cleaned texts that the bank lacks."""
+        missing = sorted((text for text in dict.fromkeys(texts) if text_key(text) not in self.bank), key=len)
+        if not missing:
+            return
+        said = f"embedding {counted(len(missing), 'caption', ',')} by {self.settings.model}"
+        with progress(said, len(missing), "caption") as bar:
+            for start in range(0, len(missing), AT_ONCE):
+                some = missing[start : start + AT_ONCE]
+                for text, vector in zip(some, self.vectors(some).float().cpu().numpy(), strict=True):
+                    self.bank.store(text_key(text), vector[None])
+                bar.advance(len(some))
 
     def identity(self) -> str:
         return self._identity
@@ -197,21 +208,3 @@ class PublishedEncoder(TextEncoder):
 def text_key(text: str) -> str:
     """Return the key of a text's vector in a bank."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@torch.no_grad()
-def store_vectors(
-    bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], Tensor], by_model: str
-) -> None:
-    """Store the vectors of texts, by key, that are missing in a bank; an interruption loses STORED_AT_ONCE at most."""
-    missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
-    if not missing:
-        return
-    with progress(f"embedding {counted(len(missing), 'caption', ',')} {by_model}", len(missing), "caption") as bar:
-        for start in range(0, len(missing), STORED_AT_ONCE):
-            some = missing[start : start + STORED_AT_ONCE]
-            groups = [[texts[key] for key in some[first : first + AT_ONCE]] for first in range(0, len(some), AT_ONCE)]
-            rows = torch.cat([vectors(group) for group in groups]).float().cpu().numpy()
-            for key, row in zip(some, rows, strict=True):
-                bank.store(key, row[None])
-            bar.advance(len(some))

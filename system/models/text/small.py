@@ -12,9 +12,8 @@ from data_tools.settings import Depth, Size
 from data_tools.words import words_of
 from system.audio.network import pooled_over_time
 from system.compute.device import on_device
-from system.models.base import Heads
+from system.models.base import Heads, SeriesEncoder
 from system.models.embeddings import Embedded
-from system.models.layers import SeriesEncoder
 from system.models.text.encoder import TextEncoder, TextSettings
 from system.moments.labellings import length_mask
 
