@@ -170,6 +170,6 @@ def test_stripes_mask_columns_and_bands_of_every_clip_at_random() -> None:
     assert one.mask(columns, 0.0)[:, 0, 0].diff(dim=1).abs().sum(1).max() <= 2, "a stripe is one piece"
     few = settings.model_copy(update={"time": 1, "time_width": 3, "bands": 0})
     left_out = few.mask(torch.ones(999, 1, 64, 5), 0.0)[:, 0, 0].eq(0).sum(0)
-    assert (left_out[:4] > 100).all()
+    assert (left_out[:4] > 50).all()
     assert left_out[4] == 0, "torchlibrosa never takes the last column"
     assert (one.mask(torch.ones(99, 1, 64, 5), 0.0).mean((1, 2, 3)) == 0).any(), "all of a short clip"
