@@ -42,34 +42,35 @@ def download(
         DataError: The address cannot be reached, or the file is not the published one.
     """
     if path.exists():
-        _require_published(path, sha256, require_usable, f"{path}: {{}}; {FETCH_AGAIN}")
+        if problem := _problem(path, sha256, require_usable):
+            raise DataError(f"{path}: {problem}; {FETCH_AGAIN}")
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    advice = f"open {address} in a browser, and put the file at {path}"
     with lock_of(path):
-        _fetch(address, part, bool(sha256), advice)
         try:
-            _require_published(part, sha256, require_usable, f"{address}: {{}}; {advice}")
-        except KitError:
-            part.unlink()
-            raise
+            transfer(address, part, resume=bool(sha256))
+            if problem := _problem(part, sha256, require_usable):
+                part.unlink()
+                raise DataError(f"{address}: {problem}")
+        except DataError as error:
+            advice = f"try again later, or open {address} in a browser, and put the file at {path}"
+            raise DataError(f"{error}; {advice}") from None
         part.replace(path)
     return True
 
 
-def _require_published(path: Path, sha256: str, require_usable: Callable[[Path], object] | None, message: str) -> None:
-    """Raise DataError if a file is not the published one. message: With {} for the fault."""
+def _problem(path: Path, sha256: str, require_usable: Callable[[Path], object] | None) -> str | None:
+    """Return why a file is not the published one."""
     kind, digits = ("md5", sha256[4:]) if sha256.startswith("md5:") else ("sha256", sha256)
     if digits and not (actual := checksum(path, kind)).startswith(digits):
-        raise DataError(message.format(f"its {kind} is {actual[: len(digits)]}, but {digits} is published"))
-    if problem := content_problem(path):
-        raise DataError(message.format(problem))
-    if require_usable and not sha256:
+        return f"its {kind} is {actual[: len(digits)]}, but {digits} is published"
+    if require_usable and not digits:
         try:
             require_usable(path)
         except KitError as error:
-            raise DataError(message.format(f"cannot be used ({error})")) from None
+            return content_problem(path) or f"cannot be used ({error})"
+    return content_problem(path)
 
 
 def content_problem(path: Path) -> str | None:
@@ -86,8 +87,17 @@ def content_problem(path: Path) -> str | None:
     return None
 
 
-def _fetch(address: str, part: Path, resume: bool, advice: str) -> None:
-    """Download a file; after an outage try again. resume: Whether to go on from where it stopped."""
+def transfer(address: str, part: Path, resume: bool = False) -> None:
+    """Download a file; after an outage try again.
+
+    Args:
+        address: Address of the file, http or https.
+        part: Target, which is incomplete after an error.
+        resume: Go on from where an earlier download stopped.
+
+    Raises:
+        DataError: The server refuses the file, or does not answer.
+    """
     for pause in (*PAUSES, None):
         if not resume:
             part.unlink(missing_ok=True)
@@ -97,14 +107,13 @@ def _fetch(address: str, part: Path, resume: bool, advice: str) -> None:
         except (HTTPException, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS):
                 raise located(error, part) from error
-            if isinstance(error, ValueError):
-                raise DataError(f"{address}: cannot be fetched ({error}); correct the address") from None
-            if isinstance(error, HTTPError) and error.code < 500 and error.code != 429:
-                raise DataError(f"{address}: the server answered {error.code} {error.reason}; {advice}") from None
-            kept = f", {part.stat().st_size:,} bytes are kept" if resume and part.exists() else ""
-            fault = f"{address}: cannot be fetched ({first_line(error)}){kept}"
+            fault = f"{address}: cannot be fetched ({first_line(error)})"
+            is_refused = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
+            if is_refused or isinstance(error, ValueError):
+                raise DataError(fault) from None
             if pause is None:
-                raise DataError(f"{fault}; try again later, or {advice}") from None
+                kept = f"; {part.stat().st_size:,} bytes are kept" if resume and part.exists() else ""
+                raise DataError(f"{fault}{kept}") from None
             log.warning("%s; trying again in %d s", fault, pause)
             time.sleep(pause)
 

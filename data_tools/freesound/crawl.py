@@ -7,7 +7,6 @@ upload; a later crawl reads the blocks of new ids, and again those of about the 
 published late.
 """
 
-import asyncio
 import sqlite3
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ import typer
 from data_tools.cli import progress
 from data_tools.errors import DataError
 from data_tools.files import lock_of
-from data_tools.freesound.api import DAY, Api, Limits, read_access, session
+from data_tools.freesound.api import DAY, Api, Limits, read_access
 from data_tools.freesound.store import PAGE_SIZE, Store, open_store
 
 LATE = 40  # blocks before the newest one that a later crawl reads again: about a month of uploads
@@ -34,7 +33,7 @@ def ids_of(block: int) -> list[int]:
     return list(range(max(1, block * PAGE_SIZE), (block + 1) * PAGE_SIZE))
 
 
-async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
+def read_all(api: Api, store: Store, refresh: bool = False) -> None:
     """Read all unread blocks.
 
     While Freesound rebuilds its search index, searches find a part of the sounds only. So the API's number of sounds is
@@ -49,7 +48,7 @@ async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
     Raises:
         DataError: The API counts far fewer sounds than before. The last group of blocks is then read again.
     """
-    newest = await _require_whole_index(api, store) // PAGE_SIZE
+    newest = _require_whole_index(api, store) // PAGE_SIZE
     store.forget_unsettled()
     if refresh and not store.fact("refresh", 0):
         store.set_fact("refresh", time.time())
@@ -59,24 +58,24 @@ async def read_all(api: Api, store: Store, refresh: bool = False) -> None:
     blocks = [block for block in range(newest + 1) if block not in done]
     with progress("crawl", newest + 1, "block", newest + 1 - len(blocks)) as bar:
         for number, block in enumerate(blocks, 1):
-            found, unread = await api.sounds(ids_of(block))
+            found, unread = api.sounds(ids_of(block))
             store.save(found, unread, block)
             bar.advance()
             if number % GROUP == 0 or number == len(blocks):
-                await _require_whole_index(api, store)
+                _require_whole_index(api, store)
                 store.settle()
     if refresh:
         store.set_fact("refresh", 0)
     store.set_fact("newest", newest)
 
 
-async def _require_whole_index(api: Api, store: Store) -> int:
+def _require_whole_index(api: Api, store: Store) -> int:
     """Return the highest id on Freesound.
 
     Raises:
         DataError: The number of sounds has fallen; a fall that lasts PATIENCE days is accepted.
     """
-    count, highest = await api.count()
+    count, highest = api.count()
     known, fell = store.fact("count", 0), store.fact("fell", 0) or time.time()
     is_whole = count >= FALL * known or time.time() - fell >= PATIENCE * DAY
     store.set_fact("fell", 0 if is_whole else fell)
@@ -86,15 +85,14 @@ async def _require_whole_index(api: Api, store: Store) -> int:
     return highest
 
 
-async def try_one_block() -> None:
+def try_one_block() -> None:
     """Ask for one block, once, and print what the API answers."""
     with closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE requests (at)")
-        async with session() as connection:
-            api = Api(connection, Limits(database), attempts=1)
-            count, highest = await api.count()
-            ids = ids_of(highest // PAGE_SIZE // 2)
-            found, unread = await api.sounds(ids)
+        api = Api(Limits(database), attempts=1)
+        count, highest = api.count()
+        ids = ids_of(highest // PAGE_SIZE // 2)
+        found, unread = api.sounds(ids)
     print(f"{api.site} counts {count:,} sounds; the highest id is {highest:,}")
     print(f"ids {ids[0]:,} to {ids[-1]:,}: {len(found)} of {len(ids)} are sounds, {len(unread)} cannot be read")
     print(*(f"  {sound['id']}  {sound['license']}  {sound['description'][:80]!r}" for sound in found[:3]), sep="\n")
@@ -120,18 +118,13 @@ def crawl(
         per_minute: Requests per minute that the key allows.
         per_day: Requests per day that the key allows.
     """
-
-    async def read(opened: Store) -> None:
-        async with session() as connection:
-            await read_all(Api(connection, Limits(opened.database, per_minute, per_day)), opened, refresh)
-
     read_access()
     if dry_run:
-        asyncio.run(try_one_block())
+        try_one_block()
         return
     store.parent.mkdir(parents=True, exist_ok=True)
     with lock_of(store), open_store(store, create=True) as opened:
-        asyncio.run(read(opened))
+        read_all(Api(Limits(opened.database, per_minute, per_day)), opened, refresh)
         print(f"{store}: {len(opened):,} sounds stored; the API counts {opened.fact('count'):,}")
 
 

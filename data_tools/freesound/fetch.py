@@ -5,21 +5,22 @@ They are stored as FLAC, with a manifest and attributions.
 Files are named by ids, so that no title can lead to another path. A file that is there is not fetched again.
 """
 
-import asyncio
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from data_tools.audio import encoded, read_audio, readable_seconds, sound_of
-from data_tools.cli import counted, progress
+from data_tools.cli import counted, each
+from data_tools.datasets.download import transfer
 from data_tools.errors import AudioError, DataError
 from data_tools.exclusion import Exclusions, read_exclusions
 from data_tools.files import lock_of, remove_parts, require_file, writing
-from data_tools.freesound.api import SITE, Api, Limits, LostError, read_access, session
+from data_tools.freesound.api import SITE, Api, Limits, read_access
 from data_tools.freesound.store import PAGE_SIZE, Store, open_store
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.tables import read_table, write_table
@@ -53,19 +54,24 @@ class Criteria(NamedTuple):
     preferences: Collection[str] = PREFERENCES[:-1]
 
 
-class Chosen(NamedTuple):
-    """A sound to fetch. caption: Its cleaned description. seconds: As Freesound states it."""
+class Sound(NamedTuple):
+    """A sound of the store, as Freesound describes it. caption: Its cleaned description."""
 
-    id: int
     caption: str
+    id: int
     title: str
     uploader: str
     licence: str
-    seconds: float
-    preview: str
+    seconds: float | None
+    preview: str | None
+    preference: str | None
 
     def file(self, folder: Path) -> Path:
         return folder / f"{self.id}.flac"
+
+
+# Of the store, for the attributes of Sound after `caption`.
+_COLUMNS = "id, ifnull(name, ''), ifnull(username, ''), ifnull(license, ''), duration, preview, gen_ai_preference"
 
 
 def read_scores(path: Path) -> list[tuple[float, int, str]]:
@@ -89,33 +95,32 @@ def select(
     criteria: Criteria,
     exclusions: Exclusions,
     gone: Collection[int] = (),
-) -> tuple[list[Chosen], Counter[str]]:
+) -> tuple[list[Sound], Counter[str]]:
     """Return the sounds that the rules allow, best score first, and the numbers of refused ones by reason."""
-    columns = "id, name, username, license, duration, preview, gen_ai_preference"
-    known: dict[int, Sequence[Any]] = {row[0]: row[1:] for row in store.sounds(columns)}
+    known = {row[0]: row for row in store.sounds(_COLUMNS) if row[0] not in gone}
     low, high = criteria.seconds
     chosen, refused = [], Counter[str]()
     for score, number, caption in scores:
-        title, uploader, licence, seconds, preview, preference = known.get(number, [None] * 6)
+        sound = Sound(caption, *known.get(number, (number, "", "", "", None, None, None)))
         reasons = {
             "score": score <= criteria.threshold or not caption.strip(),
-            "not in the store, or gone from Freesound": number not in known or number in gone,
+            "not in the store, or gone from Freesound": number not in known,
             "on an exclusion list": str(number) in exclusions,
-            "length": not low <= (seconds or 0) <= high,
-            "licence": not any(LICENCES[name] in (licence or "") for name in criteria.licences),
-            "the uploader's AI preference": preference not in criteria.preferences,
-            "no preview": not preview,
+            "length": not low <= (sound.seconds or 0) <= high,
+            "licence": not any(LICENCES[name] in sound.licence for name in criteria.licences),
+            "the uploader's AI preference": sound.preference not in criteria.preferences,
+            "no preview": not sound.preview,
         }
         if reason := next((reason for reason, holds in reasons.items() if holds), None):
             refused[reason] += 1
         else:
-            chosen.append(Chosen(number, caption, title or "", uploader or "", licence, seconds, preview))
+            chosen.append(sound)
     return chosen, refused
 
 
-async def choose_fresh(
+def choose_fresh(
     api: Api, store: Store, scores: Path, criteria: Criteria, exclusions: Exclusions, limit: int | None, out: Path
-) -> list[Chosen]:
+) -> list[Sound]:
     """Choose sounds by licences, preferences and lengths that the API states now, not those of the crawl.
 
     Sounds that drop out are replaced from further down the list. Sounds whose file is there are not asked for again.
@@ -130,40 +135,38 @@ async def choose_fresh(
             return chosen[:limit]
         for start in range(0, len(stale), PAGE_SIZE):
             part = stale[start : start + PAGE_SIZE]
-            found, unread = await api.sounds(part)
+            found, unread = api.sounds(part)
             store.save(found, unread)
             gone.update(set(part) - {sound["id"] for sound in found} - set(unread))
         fresh.update(stale)
 
 
-async def fetch_sounds(api: Api, sounds: Sequence[Chosen], out: Path, rate: int) -> dict[int, str]:
+def fetch_sounds(sounds: Sequence[Sound], out: Path, rate: int) -> dict[int, str]:
     """Download the sounds whose file is missing; return why some could not be fetched, by id."""
     lost: dict[int, str] = {}
+
+    def work(sound: Sound) -> None:
+        part = out / f".{sound.id}.{os.getpid()}.part"
+        try:
+            transfer(sound.preview or "", part)  # without the key
+            _convert(part, sound, out, rate)
+        except DataError as error:
+            lost[sound.id] = str(error).removeprefix(f"{part}: ")
+        finally:
+            part.unlink(missing_ok=True)
+
     missing = [sound for sound in sounds if not sound.file(out).is_file()]
-    waiting = iter(missing)
-    with progress("fetch", len(sounds), "sound", len(sounds) - len(missing)) as bar:
-
-        async def work() -> None:
-            for sound in waiting:  # shared by all workers
-                part = out / f".{sound.id}.{os.getpid()}.part"
-                try:
-                    await api.download(sound.preview, part)
-                    await asyncio.to_thread(_convert, part, sound, out, rate)
-                except (LostError, AudioError) as error:
-                    lost[sound.id] = str(error).removeprefix(f"{part}: ")
-                finally:
-                    part.unlink(missing_ok=True)
-                bar.advance()
-
-        await asyncio.gather(*(work() for _ in range(WORKERS)))
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for _ in each(pool.map(work, missing), "fetch", "sound", len(missing)):
+            pass
     return lost
 
 
-def _convert(part: Path, sound: Chosen, out: Path, rate: int) -> None:
+def _convert(part: Path, sound: Sound, out: Path, rate: int) -> None:
     """Convert a preview to FLAC. Raises AudioError for another length than Freesound states."""
     wave = read_audio(part, rate)
-    if abs(len(wave) / rate - sound.seconds) > TOLERANCE:
-        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {sound.seconds:.2f} s as stated")
+    if abs(len(wave) / rate - (sound.seconds or 0)) > TOLERANCE:
+        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {sound.seconds} s as stated")
     with writing(sound.file(out)) as file:
         file.write(encoded(wave, rate, "FLAC", "PCM_16"))
 
@@ -201,13 +204,6 @@ def fetch(
     for name in (*(set(criteria.licences) - set(LICENCES)), *(set(criteria.preferences) - set(PREFERENCES))):
         raise DataError(f"{name}: no such licence or AI preference; see lbar data fetch --help")
     exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
-
-    async def work(opened: Store) -> tuple[list[Chosen], dict[int, str]]:
-        async with session() as connection:
-            api = Api(connection, Limits(opened.database))
-            sounds = await choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
-            return sounds, await fetch_sounds(api, sounds, out, rate)
-
     read_access()
     read_scores(scores)
     with open_store(store) as opened:
@@ -217,7 +213,9 @@ def fetch(
                 if (found := sound_of(path).rate) != rate:
                     raise DataError(f"{out}: has files of {found} Hz; use --rate {found}, or another folder")
             remove_parts(out)  # of a killed call
-            sounds, lost = asyncio.run(work(opened))
+            api = Api(Limits(opened.database))
+            sounds = choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
+            lost = fetch_sounds(sounds, out, rate)
     write_table(out / "lost.csv", ["freesound_id", "why"], lost.items())
     changes = f"preview (MP3), mono, {rate} Hz, as FLAC of 16 bit"  # as the licences require
     table, clips = [], []

@@ -140,7 +140,7 @@ def test_downloaded_file_with_another_checksum_is_refused_and_removed(site: str,
 
 
 def test_download_reports_server_errors(site: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"answered 404 .*w\.pth"):
+    with pytest.raises(DataError, match=r"404.*w\.pth"):
         download(f"{site}/missing", tmp_path / "w.pth")
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/f: cannot be fetched"):
         download("http://127.0.0.1:9/f", tmp_path / "f")

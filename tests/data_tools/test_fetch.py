@@ -13,9 +13,9 @@ import soundfile
 from sandboxes import FAST, Sandbox, falling_scores, served, write_scores
 
 from data_tools.__main__ import main
+from data_tools.errors import DataError
 from data_tools.exclusion import read_exclusions
-from data_tools.freesound import api as api_module
-from data_tools.freesound.api import LostError
+from data_tools.freesound import fetch as fetch_module
 from data_tools.freesound.fetch import LICENCES, PREFERENCES, Criteria, read_scores, select
 from data_tools.freesound.store import open_store
 from data_tools.manifest import read_manifest
@@ -136,18 +136,18 @@ def test_sound_that_cannot_be_fetched_is_listed_and_the_others_are_kept(
 ) -> None:
     bad = []
 
-    async def download(self: Any, url: str, path: Path) -> None:
+    def transfer(url: str, path: Path) -> None:
         number = int(Path(url).stem)
         bad.append(number) if not bad else None
         content = site.audio(number)
         if number == bad[0]:
             if fault == "missing":
-                raise LostError("the server answered 404")
+                raise DataError("404")
             other = next(n for n in site.ids() if abs(site.sound(n)["duration"] - site.sound(number)["duration"]) > 2)
             content = {"page": b"<html>", "short": site.audio(other), "cut": content[: len(content) // 2]}[fault]
         path.write_bytes(content)
 
-    monkeypatch.setattr(api_module.Api, "download", download)
+    monkeypatch.setattr(fetch_module, "transfer", transfer)
     assert fetch(store, site, "--limit", 5) == 0
     out = store.parent / "out"
     assert len(read_manifest(out / "manifest.jsonl")) == 4

@@ -1,6 +1,5 @@
 """A crawl stores exactly the readable sounds, whatever happens, within the limits, and keeps its key."""
 
-import asyncio
 import random
 import sqlite3
 import subprocess
@@ -15,7 +14,7 @@ from sandboxes import FAST, Sandbox, falling_scores, served, stored, truth, writ
 from data_tools.__main__ import main
 from data_tools.freesound import api as api_module
 from data_tools.freesound import crawl as crawl_module
-from data_tools.freesound.api import Api, Limits, RefusedError, session
+from data_tools.freesound.api import Api, Limits, RefusedError
 from data_tools.freesound.sandbox import KEY
 from data_tools.freesound.store import open_store
 
@@ -24,13 +23,7 @@ from data_tools.freesound.store import open_store
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that clients wanted to wait; they wait none."""
     waits: list[float] = []
-    sleep = asyncio.sleep
-
-    async def skip(seconds: float) -> None:
-        waits.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(api_module.asyncio, "sleep", skip)
+    monkeypatch.setattr(api_module.time, "sleep", waits.append)
     return waits
 
 
@@ -66,12 +59,12 @@ def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(
         for stop in (1, 2, 4, 3, 6, 5):
             left = stop
 
-            async def dies(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            def dies(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
                 nonlocal left
                 left -= 1
                 if left < 0:
                     raise KeyboardInterrupt
-                return await get(self, query)
+                return get(self, query)
 
             monkeypatch.setattr(Api, "_get", dies)
             assert crawl(path) == 130
@@ -118,12 +111,12 @@ def test_stopped_refresh_continues_where_it_stopped(tmp_path: Path, monkeypatch:
         assert crawl(path) == 0
         sounds, calls = Api.sounds, 0
 
-        async def dies(self: Api, ids: list[int]) -> Any:
+        def dies(self: Api, ids: list[int]) -> Any:
             nonlocal calls
             calls += 1
             if calls == 6:
                 raise KeyboardInterrupt
-            return await sounds(self, ids)
+            return sounds(self, ids)
 
         with monkeypatch.context() as patch:
             patch.setattr(Api, "sounds", dies)
@@ -160,9 +153,9 @@ def test_index_that_is_being_rebuilt_ends_the_crawl_and_loses_no_sound(
         else:
             sounds = Api.sounds
 
-            async def begins(self: Api, ids: list[int]) -> Any:
+            def begins(self: Api, ids: list[int]) -> Any:
                 server.hidden = partial
-                return await sounds(self, ids)
+                return sounds(self, ids)
 
             monkeypatch.setattr(Api, "sounds", begins)
         assert crawl(path, "--refresh") == 1
@@ -192,13 +185,13 @@ def test_rebuild_that_begins_during_a_killed_crawl_loses_no_sound(
     with served(Sandbox(600)) as server:
         sounds, calls = Api.sounds, 0
 
-        async def partial(self: Api, ids: list[int]) -> Any:
+        def partial(self: Api, ids: list[int]) -> Any:
             nonlocal calls
             calls += 1
             if calls == 2:
                 raise KeyboardInterrupt
             server.hidden = set(server.ids()[::2])
-            return await sounds(self, ids)
+            return sounds(self, ids)
 
         monkeypatch.setattr(Api, "sounds", partial)
         assert crawl(path) == 130
@@ -215,10 +208,10 @@ def test_search_that_the_server_finds_too_long_is_halved(
     with served(Sandbox(300)) as server:
         get = Api._get
 
-        async def short(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        def short(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
             if query.get("filter", "").count("OR") > 60:
                 return status, {"detail": "too long"}
-            return await get(self, query)
+            return get(self, query)
 
         monkeypatch.setattr(Api, "_get", short)
         assert crawl(tmp_path / "s.sqlite") == 0
@@ -226,18 +219,13 @@ def test_search_that_the_server_finds_too_long_is_halved(
 
 
 def test_search_that_the_server_refuses_for_one_id_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuses(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def refuses(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return 400, {"detail": "unknown field"}
-
-    async def ask() -> None:
-        with open_database(tmp_path) as database:
-            async with session() as connection:
-                await Api(connection, Limits(database)).sounds(list(range(1, 151)))
 
     monkeypatch.setenv("FREESOUND_API_KEY", "x")
     monkeypatch.setattr(Api, "_get", refuses)
-    with pytest.raises(RefusedError):
-        asyncio.run(ask())
+    with open_database(tmp_path) as database, pytest.raises(RefusedError):
+        Api(Limits(database)).sounds(list(range(1, 151)))
 
 
 def open_database(folder: Path) -> sqlite3.Connection:
@@ -250,23 +238,23 @@ def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path: Path, monkeyp
     now = [1e9]
     sent: list[float] = []
 
-    async def sleep(seconds: float) -> None:
+    def sleep(seconds: float) -> None:
         now[0] += seconds
 
     monkeypatch.setattr(api_module.time, "time", lambda: now[0])
-    monkeypatch.setattr(api_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(api_module.time, "sleep", sleep)
 
-    async def ask(count: int) -> None:
+    def ask(count: int) -> None:
         database = open_database(tmp_path)
         limits = Limits(database, per_minute=6, per_day=40)
         for _ in range(count):
-            await limits.take()
+            limits.take()
             sent.append(now[0])
             now[0] += 1
         database.close()
 
     for count in (5, 30, 60):  # three starts of the command
-        asyncio.run(ask(count))
+        ask(count)
     for span, limit in ((60, 6), (86_400, 40)):
         assert all(later - earlier >= span for earlier, later in zip(sent, sent[limit:], strict=False)), span
     assert sent[5] - sent[0] < 60, "no needless wait"
