@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from data_tools.errors import KitError, SaidElsewhere, sentences
 
@@ -178,17 +180,6 @@ def version() -> str:
         return "(not installed)"
 
 
-class Progress(NamedTuple):
-    """Progress of long work. bar: tqdm's."""
-
-    bar: Any
-
-    def advance(self, count: int = 1, note: str = "") -> None:
-        """Report that `count` more items are done. note: Shown after the numbers, such as the loss."""
-        self.bar.set_postfix_str(note, refresh=False)
-        self.bar.update(count)
-
-
 class _Log:
     """A file for bars whose lines go to the log."""
 
@@ -207,26 +198,31 @@ def about(seconds: float) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
-    """Show the progress of the work in a `with` block. keep: Whether the full bar stays on the screen.
+def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Any]:
+    """Show the progress of the work in a `with` block, which gets a bar of tqdm to update.
 
-    total: Number of items or None. unit: Name of one item; "byte" is shown as kB, MB. done: Items finished earlier.
     Lines that the block logs appear above the bar. With -q there is neither a bar nor a line.
-    """
-    from tqdm import tqdm
-    from tqdm.contrib.logging import logging_redirect_tqdm
 
+    Args:
+        what: Name of the work.
+        total: Number of items or None.
+        unit: Name of one item; "byte" is shown as kB, MB.
+        done: Items finished earlier.
+        keep: Whether the full bar stays on the screen; otherwise it appears after a second.
+    """
     tqdm.monitor_interval = 0  # no thread of its own
     handlers = logging.getLogger().handlers
     is_quiet = any(type(one) is logging.StreamHandler and one.level > logging.INFO for one in handlers)
     is_bar = sys.stderr.isatty() and not is_quiet
-    lines = {"file": _Log(), "ncols": 0, "mininterval": PROGRESS_SECONDS, "delay": PROGRESS_SECONDS, "miniters": 1}
-    form: dict[str, Any] = {"leave": keep, "unit_scale": True} if is_bar else {"leave": False, **lines}
+    form: dict[str, Any] = {"leave": keep, "unit_scale": True, "delay": 0 if keep else 1}
+    if not is_bar:
+        times = {"mininterval": PROGRESS_SECONDS, "delay": PROGRESS_SECONDS, "miniters": 1}
+        form = {"leave": False, "file": _Log(), "ncols": 0, **times}
     with (
         tqdm(total=total, initial=done, desc=what, unit=unit, **form) as bar,
         logging_redirect_tqdm() if is_bar else nullcontext(),
     ):
-        yield Progress(bar)
+        yield bar
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
@@ -235,4 +231,4 @@ def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) 
     with progress(what, count, unit) as bar:
         for item in items:
             yield item
-            bar.advance()
+            bar.update()

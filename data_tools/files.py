@@ -23,18 +23,14 @@ log = logging.getLogger(__name__)
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
     """Raise DataError for a folder and for a missing file. hint: The cure for a missing file."""
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder; name a file")
-    if not path.exists():
-        raise DataError(f"{path}: no such file; {hint}")
+    if not path.is_file():
+        raise DataError(f"{path}: {'is a folder; name a file' if path.is_dir() else f'no such file; {hint}'}")
 
 
 def require_folder(path: Path, hint: str = "correct the path") -> None:
     """Raise DataError for a file and for a missing folder. hint: The cure for a missing folder."""
-    if path.is_file():
-        raise DataError(f"{path}: is a file; name a folder")
-    if not path.exists():
-        raise DataError(f"{path}: no such folder; {hint}")
+    if not path.is_dir():
+        raise DataError(f"{path}: {'is a file; name a folder' if path.is_file() else f'no such folder; {hint}'}")
 
 
 def free_bytes(folder: Path) -> int:

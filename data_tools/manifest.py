@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Annotated, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from data_tools.audio import readable_seconds
 from data_tools.errors import DataError
 from data_tools.files import read_text, require_file, write_text
 from data_tools.settings import faults_of
@@ -67,37 +68,22 @@ class Query(NamedTuple):
     relevant: list[str] | None
 
 
-def audio_clip(
-    folder: Path,
-    name: str,
-    source: str,
-    split: Split,
-    captions: list[str],
-    seconds: float | None,
-    freesound_id: str | None = None,
-    licence: str | None = None,
-    uploader: str | None = None,
-    path: str | None = None,
-) -> Clip:
+def audio_clip(folder: Path, name: str, source: str, split: Split, captions: list[str], **facts: Any) -> Clip:
     """Return the clip of an audio file, with the id "<source>/<split>/<name>".
 
     Args:
+        folder: Folder of the file.
         name: Path of the file, relative to `folder`.
-        licence, uploader: "" and None mean unknown.
-        path: Path of the file if it is elsewhere.
+        source, split, captions: As of Clip.
+        facts: Its other attributes; "" means unknown. The length is read from the file, if it is not given.
     """
+    facts = {"path": os.path.abspath(folder / name), **facts}
+    if "seconds" not in facts:
+        facts["seconds"] = readable_seconds(facts["path"])
+    known = {key: value for key, value in facts.items() if value != ""}
     try:
         return Clip(
-            id=f"{source}/{split}/{name}",
-            file_name=name,
-            path=path or os.path.abspath(folder / name),
-            seconds=seconds,
-            captions=captions,
-            source=source,
-            split=split,
-            freesound_id=freesound_id,
-            licence=licence or None,
-            uploader=uploader or None,
+            id=f"{source}/{split}/{name}", file_name=name, source=source, split=split, captions=captions, **known
         )
     except ValidationError as error:
         raise DataError(f"{str(folder / name)!a}: {faults_of(error)[0]}") from None

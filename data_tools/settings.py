@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError
 
-from data_tools.errors import DataError
+from data_tools.errors import DataError, first_line
 from data_tools.files import read_json
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -97,9 +97,10 @@ def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | 
 def read_shaped(path: Path, shape: type[Shape], hint: str) -> Shape:
     """Read a JSON file as a pydantic model. hint: Cure. Raises DataError for a missing or damaged file."""
     try:
-        return require_shape(read_json(path), shape, str(path), hint)
+        content = read_json(path)
     except DataError as error:
-        raise error if str(error).endswith(hint) else DataError(f"{error}; {hint}") from None
+        raise DataError(f"{error}; {hint}") from None
+    return require_shape(content, shape, str(path), hint)
 
 
 def require_shape(content: Any, shape: type[Shape], where: str, hint: str) -> Shape:
@@ -177,10 +178,8 @@ def parse(text: str | bytes) -> Document:
     try:
         node = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
-        mark, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        return Document(
-            {}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason or str(error).splitlines()[0]}")]
-        )
+        mark, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None) or first_line(error)
+        return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
     document = Document({})
     if node is not None:
         document.value = document._add(node, ())

@@ -27,33 +27,30 @@ def read_table(
         Number of the line, and text by column, of each row.
 
     Raises:
-        DataError: A column is missing or doubled, a row is blank or has too many or too few cells, or a cell extends
-            over several lines: an unclosed quote would otherwise swallow all rows up to the next one.
+        DataError: A column is missing or doubled, a line between rows is blank, a row has too many or too few cells, or
+            a cell extends over several lines: an unclosed quote would otherwise swallow all rows up to the next one.
     """
     text = io.StringIO(read_text(path, fallback_encoding), newline="")
+    reader = csv.DictReader(text, delimiter=delimiter, strict=True)
     rows: list[Row] = []
-    header: list[str] = []
-    line = 0
     try:
-        for cells in (reader := csv.reader(text, delimiter=delimiter, strict=True)):
-            line += 1
-            where = f"{path}, line {line}"
-            if reader.line_num > line:
-                raise DataError(f"{where}: a cell extends to line {reader.line_num}; close its quote, or join them")
-            if not cells:
-                raise DataError(f"{where}: the line is blank; remove it")
-            if line == 1:
-                header, named = cells, ", ".join(cells)[:300]
-                if missing := [name for name in columns if name not in header]:
-                    raise DataError(f"{path}: no column {', '.join(missing)}; it has {named}")
-                if len(set(header)) < len(header):
-                    raise DataError(f"{path}: two columns have the same name ({named}); rename one")
-            elif len(cells) != len(header):
-                raise DataError(f"{where}: {len(cells)} cells for {len(header)} columns; quote cells with a delimiter")
-            else:
-                rows.append((line, dict(zip(header, cells, strict=True))))
+        header = reader.fieldnames or []
+        named = ", ".join(header)[:300]
+        if missing := [name for name in columns if name not in header]:
+            raise DataError(f"{path}: no column {', '.join(missing)}; it has {named}")
+        if len(set(header)) < len(header):
+            raise DataError(f"{path}: two columns have the same name ({named}); rename one")
+        for line, row in enumerate(reader, 2):
+            if reader.line_num != line:
+                raise DataError(
+                    f"{path}, line {line}: blank, or a cell over several lines; close its quote, or join them"
+                )
+            if None in row or None in row.values():  # what the reader calls a cell too many or too few
+                raise DataError(f"{path}, line {line}: not {len(header)} cells; quote cells with a delimiter")
+            rows.append((line, row))
     except csv.Error as error:
-        raise DataError(f'{path}, line {line + 1}: not a CSV table ({error}); write a quote in a cell as ""') from None
+        where = f"{path}, line {reader.line_num}"
+        raise DataError(f'{where}: not a CSV table ({error}); write a quote in a cell as ""') from None
     if not rows:
         raise DataError(f"{path}: has no rows")
     return rows

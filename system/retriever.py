@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data_tools.audio import readable_seconds
 from data_tools.cli import counted
 from data_tools.datasets.blind import folder_clips
 from data_tools.errors import DataError, KitError, kit_errors
@@ -354,7 +353,7 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Liste
 
 def _clip_of(path: Path) -> Clip:
     name = path.relative_to(path.anchor).as_posix()
-    return audio_clip(Path(path.anchor), name, "files", "blind", [], readable_seconds(path))
+    return audio_clip(Path(path.anchor), name, "files", "blind", [])
 
 
 def _are_units(values: torch.Tensor) -> bool:

@@ -54,7 +54,7 @@ def embed(texts: Sequence[str], name: str, folder: Path) -> np.ndarray:
                 with writing(path) as file:
                     np.save(file, vectors.astype(np.float16))
             parts.append(np.load(path))
-            bar.advance(len(some))
+            bar.update(len(some))
     return np.concatenate(parts).astype(np.float32)
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from typing import cast
 
-from data_tools.audio import readable_seconds
 from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
@@ -90,7 +89,7 @@ def audiocaps(
         for key, texts in captions.items():
             if key in files:
                 folder, name = files[key]
-                clips.append(audio_clip(folder, name, "audiocaps", split, texts, readable_seconds(folder / name)))
+                clips.append(audio_clip(folder, name, "audiocaps", split, texts))
         text = f"{counted(len(captions), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')} published"
         print(f"{split}: {text}; {sum(key not in files for key in captions)} without audio are left out")
     if not clips:

@@ -3,7 +3,6 @@
 import logging
 from pathlib import Path
 
-from data_tools.audio import readable_seconds
 from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
@@ -25,7 +24,7 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
         log.warning("%s: skipped %d files that are not audio, such as %s", folder, len(others), others[0])
     if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the data set, and give its folder")
-    return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
+    return [audio_clip(folder, name, source, "blind", []) for name in names], others
 
 
 def blind(

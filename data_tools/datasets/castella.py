@@ -92,11 +92,11 @@ def castella(
         for vid, line in lines.items():
             file = present.get(vid)
             if file or split == "blind":
-                title, at = (file.name, os.path.abspath(file)) if file else (f"{vid}{suffixes[0]}", None)
-                length = readable_seconds(file) if file and suffixes != FEATURES else None
+                file = file or folder / split / f"{vid}{suffixes[0]}"
+                length = None if features else readable_seconds(file)
                 captions = [line.caption] if line.caption else []
-                facts = captions, length or line.duration
-                here.append(audio_clip(folder / split, title, source, split, *facts, path=at))
+                facts = {"seconds": length or line.duration, "path": os.path.abspath(file)}
+                here.append(audio_clip(folder / split, file.name, source, split, captions, **facts))
         asked = read_moments(path, here, skip_unknown=True)
         text = f"{split}: {counted(len(asked), 'query')} in {counted(len(here), 'recording')}"
         if absent := len(lines.keys() - present.keys()):

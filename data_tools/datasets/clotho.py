@@ -14,7 +14,6 @@ from typing import Annotated, cast
 
 import typer
 
-from data_tools.audio import readable_seconds
 from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
@@ -47,17 +46,16 @@ def _published_path(root: Path, folder: str, name: str) -> Path:
     return inner if inner.exists() and not (root / name).exists() else root / name
 
 
-def _read_metadata(path: Path) -> dict[str, list[str | None]]:
-    """Return Freesound id (None for "Not found"), licence and uploader by file name; {} without a file."""
-    facts: dict[str, list[str | None]] = {}
+def _read_metadata(path: Path) -> dict[str, dict[str, str]]:
+    """Return Freesound id ("" for "Not found"), licence and uploader by file name; {} without a file."""
+    facts: dict[str, dict[str, str]] = {}
     if not path.is_file():
         return facts
     for line, row in read_table(path, ["file_name", "sound_id", "license", "manufacturer"], "iso-8859-1"):
-        number = row["sound_id"].strip()
-        known = number if number not in ("Not found", "") else None
-        if known and not is_freesound_id(known):
+        number = row["sound_id"].strip().removeprefix("Not found")
+        if number and not is_freesound_id(number):
             raise DataError(f"{path}, line {line}: the sound_id {number[:40]!r} is no number, nor 'Not found'")
-        facts[row["file_name"]] = [known, row["license"], row["manufacturer"]]
+        facts[row["file_name"]] = {"freesound_id": number, "licence": row["license"], "uploader": row["manufacturer"]}
     return facts
 
 
@@ -92,12 +90,12 @@ def clotho(
         facts = _read_metadata(metadata)
         folder = _published_path(root, "clotho_audio_files", split)
         on_disk, with_facts = match_names(captions, audio_names(folder)), match_names(captions, facts)
-        found = []
-        for name, texts in captions.items():
-            file = on_disk.get(name, name)
-            length = readable_seconds(folder / file) if name in on_disk else None
-            known = facts.get(with_facts.get(name, ""), [None] * 3)
-            found.append(audio_clip(folder, file, "clotho", split, texts, length, *known))
+        found = [
+            audio_clip(
+                folder, on_disk.get(name, name), "clotho", split, texts, **facts.get(with_facts.get(name, ""), {})
+            )
+            for name, texts in captions.items()
+        ]
         readable = sum(clip.seconds is not None for clip in found)
         text = f"{split}: {counted(len(found), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')}"
         text += "" if readable == len(found) else f"; {len(found) - readable} without readable audio"

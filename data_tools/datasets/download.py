@@ -135,7 +135,7 @@ def _request_rest(address: str, part: Path) -> None:
         with part.open("ab" if received else "wb") as file, progress(part.stem, size, "byte", received, False) as bar:
             while block := answer.read(BLOCK):
                 file.write(block)
-                bar.advance(len(block))
+                bar.update(len(block))
             file.flush()
             os.fsync(file.fileno())
     if size is not None and part.stat().st_size < size:

@@ -109,7 +109,7 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
                     out.write(content)
             elif target.read_bytes() != content:
                 raise DataError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
-            clip = audio_clip(target.parent, file_name, source, split, texts, None)
+            clip = audio_clip(target.parent, file_name, source, split, texts, seconds=None)
             known = clips[clip.id].captions if clip.id in clips else []
             clips[clip.id] = replace(clip, captions=list(dict.fromkeys([*known, *texts])))
     return [replace(clip, seconds=readable_seconds(clip.path)) for clip in clips.values()]

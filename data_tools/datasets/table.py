@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Literal, cast
 
-from data_tools.audio import readable_seconds
 from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.manifest import (
@@ -74,8 +73,7 @@ def table(
     clips = []
     for file, by_split in texts.items():
         kept = max(by_split, key=lambda one: 2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS))
-        facts = by_split[kept], readable_seconds(folder / file), ids.get(file)
-        clips.append(audio_clip(folder, file, source, kept, *facts))
+        clips.append(audio_clip(folder, file, source, kept, by_split[kept], freesound_id=ids.get(file)))
     missing = [clip.path for clip in clips if clip.seconds is None]
     if len(missing) == len(clips):
         raise DataError(f"{missing[0]}: no readable audio, nor any other file of the table; give the folder: --folder")

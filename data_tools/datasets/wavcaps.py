@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
+from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.exclusion import Lists, read_exclusions
@@ -83,8 +83,8 @@ def wavcaps(json: Path, *, out: Manifest, audio: Path | None = None, name: str =
         elif file in clips:
             raise DataError(f"{json}, item {number}: {file} is the audio of an earlier item too; keep one of them")
         else:
-            facts = readable_seconds(audio / file), freesound_id, None, item.author
-            clips[file] = audio_clip(audio, file, source, "train", [item.caption], *facts)
+            facts = {"freesound_id": freesound_id, "uploader": item.author}
+            clips[file] = audio_clip(audio, file, source, "train", [item.caption], **facts)
     if not clips:
         raise DataError(f"{audio}: no audio of an allowed item of {json.name}; give its folder by --audio")
     write_manifest(out, clips.values())

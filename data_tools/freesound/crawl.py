@@ -60,7 +60,7 @@ def read_all(api: Api, store: Store, refresh: bool = False) -> None:
         for number, block in enumerate(blocks, 1):
             found, unread = api.sounds(ids_of(block))
             store.save(found, unread, block)
-            bar.advance()
+            bar.update()
             if number % GROUP == 0 or number == len(blocks):
                 _require_whole_index(api, store)
                 store.settle()

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from data_tools.audio import encoded, read_audio, readable_seconds, sound_of
+from data_tools.audio import encoded, read_audio, sound_of
 from data_tools.cli import counted, each
 from data_tools.datasets.download import transfer
 from data_tools.errors import AudioError, DataError
@@ -223,8 +223,8 @@ def fetch(
         if one.id not in lost:
             name = one.file(out).name
             table.append((name, one.title, one.uploader, one.licence, f"{SITE}/s/{one.id}/", changes))
-            facts = readable_seconds(out / name), str(one.id), one.licence, one.uploader
-            clips.append(audio_clip(out, name, "freesound", "train", [one.caption], *facts))
+            facts = {"freesound_id": str(one.id), "licence": one.licence, "uploader": one.uploader}
+            clips.append(audio_clip(out, name, "freesound", "train", [one.caption], **facts))
     if not clips:
         raise DataError(f"{out}: no sound could be fetched ({counted(len(lost), 'sound')} in lost.csv)")
     write_table(out / "ATTRIBUTION.csv", ["file_name", "title", "uploader", "licence", "page", "changes"], table)

@@ -7,8 +7,9 @@ All random choices depend on (seed, split, number of the clip), so that later cl
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Annotated, Literal, NamedTuple
 
@@ -45,7 +46,6 @@ FOLDS: dict[Split, list[str]] = {"development": ["1", "2", "3"], "validation": [
 SPLITS = tuple(FOLDS)
 METADATA = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
 LABELS = ("file_name", "split", "kind", "events")
-EVENTS = ("file_name", "split", "event", "start", "end", "qid")
 ASKED = 0.8  # probability that a sound class in a long recording gets a query
 
 
@@ -75,23 +75,9 @@ class Settings:
     seconds: float = SECONDS
     format: int = FORMAT
 
-    def pools(self, folder: Path | None) -> dict[Split, Pool]:
-        """Return the recordings of each split by class. Raises DataError for a split with too few classes."""
-        pools: dict[Split, Pool] = {split: dict.fromkeys(CLASSES, ()) for split in self.counts}
-        if folder:
-            pools = {split: read_recordings(folder, FOLDS[split]) for split in self.counts}
-        for split, pool in pools.items():
-            if len(pool) < max(KINDS.values()):
-                raise DataError(f"{folder}: the folds of {split} have {len(pool)} categories, 3 are needed")
-        return pools
-
     def rng(self, split: Split, number: int, purpose: int) -> np.random.Generator:
         """Return the generator of one purpose (0 events, 1 texts, 2 audio) of a clip, independent of the others."""
         return np.random.default_rng((self.seed, SPLITS.index(split), number, purpose))
-
-    def path(self, out: Path, split: Split, number: int) -> Path:
-        """Return the audio file of a clip."""
-        return out / split / f"{self.name}_{split}_{number:05d}.wav"
 
 
 class Scene(NamedTuple):
@@ -102,37 +88,48 @@ class Scene(NamedTuple):
     captions: list[str]
 
 
-def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
-    """Compose scenes in a folder; return the number of new audio files.
+def make_scenes(out: Path, settings: Settings, pools: dict[Split, Pool]) -> list[Clip]:
+    """Compose scenes in a folder, and return the clips.
 
-    Writes scenes.json first, then the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables, labels.csv
-    (kind and events), and manifest.jsonl last. Only one process may write.
-    Raises DataError for unusable recordings, and a folder with other content.
+    Writes the missing audio files (8 s, 16 kHz, mono, 16 bit), Clotho's tables, and labels.csv (kind and events).
     """
-    pools = settings.pools(recordings)
-    claim(out, settings)
-    made, labels, clips = 0, [], []
+    labels, clips = [], []
     for split, pool in pools.items():
         captions, metadata = [], []
         for number, scene in enumerate(each(plan_split(settings, split, pool), split, "clip"), 1):
-            path = settings.path(out, split, number)
-            if not path.is_file():
-                _write_samples(path, render(settings.rng(split, number, 2), scene.kind, scene.events))
-                made += 1
-            links, authors, licences = credit(scene.events)
-            names = ";".join(event.name for event in scene.events)
-            captions.append((path.name, *scene.captions))
+            sound = partial(render, settings.rng(split, number, 2), scene.kind, scene.events)
+            clip = _write_clip(out, settings, split, number, scene.events, scene.captions, sound)
+            names, (links, authors, licences) = ";".join(event.name for event in scene.events), credit(scene.events)
+            captions.append((clip.file_name, *scene.captions))
             # A scene is no Freesound sound, even if its parts are.
-            metadata.append((path.name, names, "Not found", links, "", authors, licences))
-            labels.append((path.name, split, scene.kind, names))
-            facts = scene.captions, settings.seconds, None, licences, authors
-            clips.append(audio_clip(path.parent, path.name, settings.name, split, *facts))
+            metadata.append((clip.file_name, names, "Not found", links, "", authors, licences))
+            labels.append((clip.file_name, split, scene.kind, names))
+            clips.append(clip)
         header = ["file_name", *(f"caption_{number}" for number in range(1, len(captions[0])))]
         write_table(out / f"clotho_captions_{split}.csv", header, captions)
         write_table(out / f"clotho_metadata_{split}.csv", METADATA, metadata)
     write_table(out / "labels.csv", LABELS, labels)
-    write_manifest(out / "manifest.jsonl", clips)
-    return made
+    return clips
+
+
+def _write_clip(
+    out: Path,
+    settings: Settings,
+    split: Split,
+    number: int,
+    events: Sequence[Event | TimedEvent],
+    captions: list[str],
+    sound: Callable[[], Samples],
+) -> Clip:
+    """Write the audio of a clip, unless it is there, and return the clip. sound: Makes its samples, in [-1, 1]."""
+    path = out / split / f"{settings.name}_{split}_{number:05d}.wav"
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        with writing(path) as file:
+            file.write(encoded(np.round(sound() * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))
+    _, authors, licences = credit(events)
+    facts = {"seconds": settings.seconds, "licence": licences, "uploader": authors}
+    return audio_clip(path.parent, path.name, settings.name, split, captions, **facts)
 
 
 def plan_split(settings: Settings, split: Split, pool: Pool) -> list[Scene]:
@@ -174,50 +171,32 @@ def ceiling(folder: Path, split: str) -> float:
     return sum(sum(1 / rank for rank in range(1, min(size, 10) + 1)) for size in groups.values()) / groups.total()
 
 
-def make_moments(out: Path, settings: Settings, recordings: Path | None = None) -> tuple[int, int]:
-    """Compose long recordings with moments; return the numbers of queries and of new audio files.
+def make_moments(out: Path, settings: Settings, pools: dict[Split, Pool]) -> list[Clip]:
+    """Compose long recordings with moments, and return the recordings.
 
-    Writes scenes.json first, then the missing audio files (16 kHz, mono, 16 bit), events.csv (every event, in unrounded
-    seconds, with the id of its query), moments.jsonl, <split>_release.jsonl, and manifest.jsonl last.
-    Raises DataError for unusable recordings, a split without queries, and a folder with other content.
+    Writes the missing audio files (16 kHz, mono, 16 bit) and moments.jsonl.
     """
-    pools = settings.pools(recordings)
-    claim(out, settings)
-    made, n = 0, round(settings.seconds * SAMPLE_RATE)
-    rows: list[Sequence[str]] = []
+    n = round(settings.seconds * SAMPLE_RATE)
     clips: list[Clip] = []
     moments: list[Moment] = []
     for split, pool in pools.items():
-        first = len(moments)
         for number in each(range(1, settings.counts[split] + 1), split, "recording"):
-            path = settings.path(out, split, number)
             events = draw_timeline(settings.rng(split, number, 0), pool, n)
-            if not path.is_file():
-                _write_samples(path, mixed(settings.rng(split, number, 2), events, n))
-                made += 1
-            clip_id = f"{settings.name}/{split}/{path.name}"
-            queries = draw_queries(settings.rng(split, number, 1), settings, split, clip_id, events)
-            _, authors, licences = credit(events)
-            facts = [query.text for query in queries.values()], settings.seconds, None, licences, authors
-            clips.append(audio_clip(path.parent, path.name, settings.name, split, *facts))
-            moments += queries.values()
-            for event in events:
-                start, end = (f"{sample / SAMPLE_RATE:.4f}" for sample in (event.start, event.end))
-                qid = queries[event.name].id if event.name in queries else ""
-                rows.append((path.name, split, event.name, start, end, qid))
-        if len(moments) == first:
-            raise DataError(f"{out}: no recording of {split} has an event; ask for more, or a longer --length")
-        write_moments(out / f"{split}_release.jsonl", moments[first:], clips)
-    write_table(out / "events.csv", EVENTS, rows)
+            queries = draw_queries(settings.rng(split, number, 1), settings.held_out, split, events)
+            sound = partial(mixed, settings.rng(split, number, 2), events, n)
+            clip = _write_clip(out, settings, split, number, events, [text for text, _ in queries], sound)
+            clips.append(clip)
+            for query, (text, windows) in enumerate(queries, 1):
+                qid = f"{PurePath(clip.file_name).stem}_{query}"
+                moments.append(Moment(id=qid, text=text, clip=clip.id, windows=windows))
     write_moments(out / "moments.jsonl", moments, clips)
-    write_manifest(out / "manifest.jsonl", clips)
-    return len(moments), made
+    return clips
 
 
 def draw_queries(
-    rng: np.random.Generator, settings: Settings, split: Split, clip_id: str, events: Sequence[TimedEvent]
-) -> dict[str, Moment]:
-    """Draw the queries of a recording, with the id "<vid>_<n>" and all windows, by sound class.
+    rng: np.random.Generator, held_out: float, split: Split, events: Sequence[TimedEvent]
+) -> list[tuple[str, list[Window]]]:
+    """Draw the queries of a recording: text and all windows of a sound class.
 
     Classes are taken in the order of their first event. Each gets a query with the probability ASKED, and at least one
     of them gets it.
@@ -229,12 +208,8 @@ def draw_queries(
     asked = rng.random(len(windows)) < ASKED
     if windows and not asked.any():
         asked[int(rng.integers(len(windows)))] = True
-    queries: dict[str, Moment] = {}
-    for name in np.array(list(windows))[asked].tolist():
-        text, number = describe_event(rng, name, split, settings.held_out), len(queries) + 1
-        qid = f"{PurePath(clip_id).stem}_{number}"
-        queries[name] = Moment(id=qid, text=text, clip=clip_id, windows=windows[name])
-    return queries
+    names = np.array(list(windows))[asked].tolist()
+    return [(describe_event(rng, name, split, held_out), windows[name]) for name in names]
 
 
 def claim(out: Path, settings: Settings) -> None:
@@ -244,17 +219,10 @@ def claim(out: Path, settings: Settings) -> None:
         if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
             raise DataError(f"{out}: contains files but no scenes.json; choose a new or empty folder")
         write_json(path, wanted)
-    elif (begun := read_json(path)) != wanted:
-        changed = [key for key in wanted if not isinstance(begun, dict) or begun.get(key) != wanted[key]]
+    begun = read_json(path)
+    if changed := [key for key in wanted if not isinstance(begun, dict) or begun.get(key) != wanted[key]]:
         raise DataError(f"{out}: was made with another {', '.join(changed)}; choose another folder or delete this one")
     remove_parts(out)
-
-
-def _write_samples(path: Path, samples: Samples) -> None:
-    """Write a 16-bit WAV file. samples: (n,) at SAMPLE_RATE, in [-1, 1]."""
-    path.parent.mkdir(exist_ok=True)
-    with writing(path) as file:
-        file.write(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))
 
 
 def scenes(
@@ -306,10 +274,15 @@ def scenes(
         moments=moments,
         seconds=length if moments else SECONDS,
     )
-    what = counted(sum(counts.values()), "recording" if moments else "clip")
-    if moments:
-        count, made = make_moments(out, settings, recordings)
-        what += f", {counted(count, 'query')}"
-    else:
-        made = make_scenes(out, settings, recordings)
-    print(f"{out / 'manifest.jsonl'}: {what}; {made} were made now")
+    pools: dict[Split, Pool] = {
+        split: read_recordings(recordings, FOLDS[split]) if recordings else dict.fromkeys(CLASSES, ())
+        for split in counts
+    }
+    for split, pool in pools.items():
+        if len(pool) < max(KINDS.values()):
+            raise DataError(f"{recordings}: the folds of {split} have {len(pool)} categories, 3 are needed")
+    claim(out, settings)
+    clips = (make_moments if moments else make_scenes)(out, settings, pools)
+    write_manifest(out / "manifest.jsonl", clips)
+    queries = f", {counted(sum(len(clip.captions) for clip in clips), 'query')}" if moments else ""
+    print(f"wrote {out / 'manifest.jsonl'}: {counted(len(clips), 'recording' if moments else 'clip')}{queries}")

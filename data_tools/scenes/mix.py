@@ -51,8 +51,6 @@ class Recording(NamedTuple):
     """A labelled recording. author, licence and url (its Freesound page) are "" if unknown."""
 
     path: Path
-    category: str
-    fold: str
     author: str
     licence: str
     url: str
@@ -108,7 +106,7 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
             if not audio.is_file():
                 raise DataError(f"{path}, line {line}: {audio} is missing; add it or remove its row")
             facts = (row.get(name, "") for name in ("author", "clip_license", "freesound_url"))
-            pool.setdefault(row["category"], []).append(Recording(audio, row["category"], row["fold"], *facts))
+            pool.setdefault(row["category"], []).append(Recording(audio, *facts))
     return pool
 
 

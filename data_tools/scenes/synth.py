@@ -6,7 +6,6 @@ two instances are equal, because every setting is drawn from a range. A class th
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,51 +17,32 @@ SAMPLE_RATE = 16_000  # Hz
 
 Samples = npt.NDArray[np.float64]
 Rng = np.random.Generator
-Range = tuple[float, float]
 
 
-class Voice(NamedTuple):
-    """Settings of a class, which voices.yaml explains."""
-
-    tone: Range = (0, 0)
-    partials: tuple[float, ...] = (1,)
-    bend: Range = (0, 0)
-    waves: Range = (0, 0)
-    noise: Range = (0, 0)
-    share: Range = (1, 1)
-    strikes: Range = (0, 0)
-    decay: Range = (1, 1)
-    group: int = 1
-    sway: Range = (0.8, 1.2)
-
-
-_VOICES = {
-    name: Voice(**facts) for name, facts in parse_yaml(Path(__file__).with_name("voices.yaml").read_bytes()).items()
-}
+_TABLE = parse_yaml(Path(__file__).with_name("voices.yaml").read_bytes())
+_VOICES = {name: _TABLE["default"] | voice for name, voice in _TABLE["voices"].items()}
+_DRAWN = ("tone", "bend", "waves", "share", "strikes", "decay")  # settings that are ranges for a whole sound
 CLASSES = tuple(_VOICES)
 
 
 def synthesise(name: str, rng: Rng, n: int) -> Samples:
     """Synthesise one instance of a sound class: (n,) samples at SAMPLE_RATE, n >= 1, at any level."""
     voice = _VOICES[name]
-    tone, bend, waves, share, strikes, decay = (
-        rng.uniform(*setting)
-        for setting in (voice.tone, voice.bend, voice.waves, voice.share, voice.strikes, voice.decay)
-    )
+    tone, bend, waves, share, strikes, decay = (rng.uniform(*voice[setting]) for setting in _DRAWN)
     time = np.arange(n) / SAMPLE_RATE
     if strikes:
         count = (time * strikes + rng.uniform(0, 0.3)).astype(int)
         since = time - np.maximum.accumulate(np.where(np.diff(count, prepend=-1) > 0, time, 0))
         envelope = rng.uniform(0.6, 1, count[-1] + 1)[count] * np.exp(-since / decay) * np.minimum(1, since / 0.002)
-        envelope *= (count // voice.group) % 2 == 0 if voice.group > 1 else 1
+        envelope *= (count // voice["group"]) % 2 == 0 if voice["group"] > 1 else 1
         curve = np.minimum(1, since / (2 * decay))
     else:
-        envelope = _random_curve(rng, n, 1, *voice.sway)
+        envelope = _random_curve(rng, n, 1, *voice["sway"])
         curve = np.sin(2 * np.pi * (waves * time + rng.random()))
-    sound = share * filtered_noise(rng, n, _band(*voice.noise)) if voice.noise[1] else np.zeros(n)
+    sound = share * filtered_noise(rng, n, _band(*voice["noise"])) if voice["noise"][1] else np.zeros(n)
     if tone:
         phase = 2 * np.pi * np.cumsum(tone * (1 + bend * curve)) / SAMPLE_RATE
-        for number, partial in enumerate(voice.partials, 1):
+        for number, partial in enumerate(voice["partials"], 1):
             sound = sound + rng.uniform(0.4, 1) / number**0.5 * np.sin(partial * phase)
     result: Samples = envelope * sound
     return result

@@ -232,7 +232,7 @@ def _fill(
             computed = 0
             for group in _decoded(banks[name], experts[name], lacking, threads):
                 computed += _store_frames(features, name, banks[name], networks[name], group, lacking)
-                bar.advance(len(group))
+                bar.update(len(group))
         log.info(
             "expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), banks[name].folder
         )

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
-from data_tools.cli import Progress, counted, progress
+from data_tools.cli import counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from system.batches.items import Item
@@ -52,7 +53,7 @@ def embed_in_blocks(
             yield block, _embed(model, block, features, bar)
 
 
-def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Progress) -> Embeddings:
+def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Any) -> Embeddings:
     """Embed clips in batches of similar length; padding changes no embedding."""
     lengths = _frame_counts(clips, features)
     order = np.argsort(lengths, kind="stable")
@@ -64,7 +65,7 @@ def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar
             embedded = model.audio(batch.to(model.device).audio)
             for number, one in zip(group, _rows(embedded), strict=True):
                 found[number] = one
-            bar.advance(embedded.size)
+            bar.update(embedded.size)
         if embedded.lengths is None:
             return Embedded(torch.stack(found))
         sizes = torch.tensor([len(one) for one in found], device=embedded.lengths.device)

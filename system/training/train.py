@@ -150,7 +150,8 @@ def train_stage(
             scaler.update()
             at.add(values if is_finite else None)
             profile_step()
-            bar.advance(1, f"loss {values['loss']:.4f}" if is_finite else "update skipped")
+            bar.set_postfix_str(f"loss {values['loss']:.4f}" if is_finite else "update skipped", refresh=False)
+            bar.update()
             if at.step % EVERY == 0 and at.step % steps:
                 rate = optimizer.param_groups[0]["lr"]
                 track.step(earlier_steps + at.step, {f"{name}/steps/loss": values["loss"], f"{name}/steps/lr": rate})

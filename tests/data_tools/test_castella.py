@@ -165,7 +165,9 @@ def test_invalid_lines_of_a_release_are_refused(
 
 def test_moments_of_another_manifest_and_of_two_recordings_of_one_name_are_refused(tmp_path: Path) -> None:
     path = release(tmp_path / "c_train_release.jsonl")
-    clips = [audio_clip(tmp_path, f"{vid}.wav", "own", "train", [], 9.0) for vid in ("67AE9ZKvECs", "-AheI8Epim4")]
+    clips = [
+        audio_clip(tmp_path, f"{vid}.wav", "own", "train", [], seconds=9.0) for vid in ("67AE9ZKvECs", "-AheI8Epim4")
+    ]
     with pytest.raises(DataError, match="line 3: the recording -AheI8Epim4 is not"):
         read_moments(path, clips[:1])
     for other in (replace(clips[1], file_name=clips[0].file_name), replace(clips[0], id="x/67AE9ZKvECs.wav")):

@@ -41,7 +41,7 @@ def test_progress_is_logged_about_every_minute(clock: Clock, caplog: pytest.LogC
     with progress("openl3 frames", 4000, "clip") as bar:
         for _ in range(300):
             clock.now += 0.5
-            bar.advance(2)
+            bar.update(2)
     (first, second) = said(caplog)
     assert "240/4000 [01:00<15:40" in first
     assert "480/4000 [02:00<14:40" in second
@@ -50,7 +50,8 @@ def test_progress_is_logged_about_every_minute(clock: Clock, caplog: pytest.LogC
 def test_shown_time_left_uses_the_rate_of_this_process_only(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     with progress("finetune", 1000, "step", done=900) as bar:
         clock.now += 60
-        bar.advance(10, "loss 0.1234")
+        bar.set_postfix_str("loss 0.1234", refresh=False)
+        bar.update(10)
     (line,) = said(caplog)
     assert "910/1000 [01:00<09:00" in line
     assert "loss 0.1234" in line
@@ -70,7 +71,7 @@ def test_loop_with_progress_yields_every_item_and_logs_the_total_if_known(
 def test_short_work_logs_no_progress(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with progress("pretrain", 2, "step") as bar:
-        bar.advance(2)
+        bar.update(2)
     assert said(caplog) == []
 
 
@@ -81,10 +82,11 @@ logging.getLogger().setLevel(logging.INFO)
 from data_tools.cli import progress
 with progress("finetune", 4, "step") as bar:
     for n in range(4):
-        bar.advance(1, f"loss {n}")
+        bar.set_postfix_str(f"loss {n}", refresh=False)
+        bar.update()
         logging.info("epoch %d: a line of its own", n)
         with progress("embedding clips", 2, "clip", keep=False) as inner:
-            inner.advance(2)
+            inner.update(2)
 logging.info("after it")
 """
 

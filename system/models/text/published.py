@@ -189,7 +189,7 @@ class PublishedEncoder(TextEncoder):
                 some = missing[start : start + AT_ONCE]
                 for text, vector in zip(some, self.vectors(some).float().cpu().numpy(), strict=True):
                     self.bank.store(text_key(text), vector[None])
-                bar.advance(len(some))
+                bar.update(len(some))
 
     def identity(self) -> str:
         return self._identity
