@@ -48,24 +48,20 @@ def read_all(api: Api, store: Store, refresh: bool = False) -> None:
     Raises:
         DataError: The API counts far fewer sounds than before. The last group of blocks is then read again.
     """
-    newest = _require_whole_index(api, store) // PAGE_SIZE
-    store.forget_unsettled()
-    if refresh and not store.fact("refresh", 0):
-        store.set_fact("refresh", time.time())
-    done = store.blocks_read(store.fact("refresh") if refresh else 0)
-    if not refresh and (last := store.fact("newest")) is not None:  # a crawl has ended: those of the last month again
-        done = {block for block in done if block < last - LATE}
+    newest, last = _require_whole_index(api, store) // PAGE_SIZE, store.fact("newest")
+    if refresh and last is not None:  # it is None while a crawl or refresh is under way
+        store.forget_blocks()
+        store.set_fact("newest", None)
+    done = {block for block in store.blocks_read() if last is None or block < last - LATE}
     blocks = [block for block in range(newest + 1) if block not in done]
     with progress("crawl", newest + 1, "block", newest + 1 - len(blocks)) as bar:
-        for number, block in enumerate(blocks, 1):
-            found, unread = api.sounds(ids_of(block))
-            store.save(found, unread, block)
-            bar.update()
-            if number % GROUP == 0 or number == len(blocks):
-                _require_whole_index(api, store)
-                store.settle()
-    if refresh:
-        store.set_fact("refresh", 0)
+        for start in range(0, len(blocks), GROUP):
+            group, begun = blocks[start : start + GROUP], time.time()
+            for block in group:
+                store.save(*api.sounds(ids_of(block)))
+                bar.update()
+            _require_whole_index(api, store)
+            store.settle(group, begun)
     store.set_fact("newest", newest)
 
 
@@ -96,9 +92,7 @@ def try_one_block() -> None:
     print(f"{api.site} counts {count:,} sounds; the highest id is {highest:,}")
     print(f"ids {ids[0]:,} to {ids[-1]:,}: {len(found)} of {len(ids)} are sounds, {len(unread)} cannot be read")
     print(*(f"  {sound['id']}  {sound['license']}  {sound['description'][:80]!r}" for sound in found[:3]), sep="\n")
-    blocks = highest // PAGE_SIZE + 1
-    days = blocks * (1 + 1 / GROUP) / 2000
-    print(f"a crawl takes {blocks:,} requests, {days:.1f} days at 2,000 a day; nothing was stored")
+    print(f"a crawl takes about {highest // PAGE_SIZE:,} requests; nothing was stored")
 
 
 def crawl(

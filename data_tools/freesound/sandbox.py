@@ -117,11 +117,9 @@ class Sandbox:
 
         if request.headers.get("Authorization") != f"Token {KEY}":
             return json_response({"detail": "Invalid token."}, status=401)
-        if asked := re.findall(r"\d+", request.query.get("filter", "")):
-            found = [number for number in map(int, asked) if self.exists(number)]
-            return json_response({"count": len(found), "results": [self.sound(number) for number in found]})
-        ids = self.ids()
-        return json_response({"count": len(ids), "results": [self.sound(ids[-1])]})
+        ids, asked = self.ids(), {int(number) for number in re.findall(r"\d+", request.query.get("filter", ""))}
+        found = [number for number in ids if number in asked] if asked else ids[-1:]
+        return json_response({"count": len(ids), "results": [self.sound(number) for number in found]})
 
     async def preview(self, request: "Request") -> "StreamResponse":
         """Answer with a sound's audio."""
@@ -136,7 +134,7 @@ class Sandbox:
 async def serve(server: Sandbox, port: int, then: list[str]) -> None:
     """Serve until the commands `then` of data_tools have ended; without commands, until an interrupt."""
     runner = await server.start(port)
-    settings = {"FREESOUND_API": server.address, "FREESOUND_API_KEY": KEY}
+    settings = {"FREESOUND_API": server.address, "FREESOUND_API_KEY": KEY, "no_proxy": "127.0.0.1"}
     try:
         if not then:
             print("export", *(f"{name}={value}" for name, value in settings.items()), flush=True)

@@ -1,6 +1,6 @@
 """SQLite store of a crawl.
 
-It has a row per sound, and which blocks of ids were read when.
+It has a row per sound, and which blocks of ids were read.
 
 Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description from sounds"`.
 """
@@ -8,7 +8,7 @@ Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description fr
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ PAGE_SIZE = 150  # ids in a block: the API's maximum of results
 COLUMNS = ("id", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration", "preview")
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS sounds ({", ".join(COLUMNS)}, seen, PRIMARY KEY (id));
-CREATE TABLE IF NOT EXISTS blocks (block INTEGER PRIMARY KEY, at);
+CREATE TABLE IF NOT EXISTS blocks (block INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS facts (name PRIMARY KEY, value);
 CREATE TABLE IF NOT EXISTS requests (at);
 """
@@ -52,10 +52,7 @@ def open_store(path: Path, create: bool = False, read_only: bool = False) -> Ite
 
 
 class Store:
-    """An open store. Every block is written in one transaction: a kill loses at most the block under way.
-
-    Blocks count as read up to the last time at which the search index was known to be whole, see `settle`.
-    """
+    """An open store. A change is one transaction: a kill loses at most the one under way."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         """Wrap an open database."""
@@ -66,43 +63,34 @@ class Store:
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else default
 
-    def set_fact(self, name: str, value: float | str) -> None:
+    def set_fact(self, name: str, value: float | None) -> None:
         """Store a fact."""
         with self.database:
             self.database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
-    def blocks_read(self, since: float = 0) -> set[int]:
-        """Return the blocks that were read while the index was whole. since: Time before which they do not count."""
-        query = "SELECT block FROM blocks WHERE at BETWEEN ? AND ?"
-        return {row[0] for row in self.database.execute(query, (since, self.fact("whole", 0)))}
+    def blocks_read(self) -> set[int]:
+        """Return the blocks that were read while the index was whole."""
+        return {row[0] for row in self.database.execute("SELECT block FROM blocks")}
 
-    def save(self, found: Sequence[dict[str, Any]], unread: Collection[int] = (), block: int | None = None) -> None:
-        """Store what a search for ids has found.
-
-        Args:
-            found: The sounds that it found.
-            unread: Ids that the server cannot describe: they stay as they are.
-            block: Block that is now read.
-        """
+    def save(self, found: Sequence[dict[str, Any]], unread: Collection[int]) -> None:
+        """Store sounds that a search has found. unread: Ids that the server cannot describe: they stay as they are."""
         now = time.time()
         with self.database:
             insert = f"INSERT OR REPLACE INTO sounds VALUES (:{', :'.join(COLUMNS)}, :seen)"
             self.database.executemany(insert, [_row(sound) | {"seen": now} for sound in found])
             self.database.executemany("UPDATE sounds SET seen = ? WHERE id = ?", [(now, number) for number in unread])
-            if block is not None:
-                self.database.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?)", (block, now))
 
-    def settle(self) -> None:
-        """Note that the index is whole: sounds that a later search for their block did not find are gone."""
-        gone = "DELETE FROM sounds WHERE seen < (SELECT at FROM blocks WHERE block = id / ?)"
+    def settle(self, blocks: Iterable[int], begun: float) -> None:
+        """Note that blocks are read: those of their sounds that were not found since the time `begun` are gone."""
         with self.database:
-            self.database.execute(gone, (PAGE_SIZE,))
-        self.set_fact("whole", time.time())
+            for block in blocks:
+                self.database.execute("DELETE FROM sounds WHERE id / ? = ? AND seen < ?", (PAGE_SIZE, block, begun))
+                self.database.execute("INSERT OR IGNORE INTO blocks (block) VALUES (?)", (block,))
 
-    def forget_unsettled(self) -> None:
-        """Forget the blocks that were read while the index was perhaps not whole."""
+    def forget_blocks(self) -> None:
+        """Note that all blocks are unread; the sounds stay."""
         with self.database:
-            self.database.execute("DELETE FROM blocks WHERE at > ?", (self.fact("whole", 0),))
+            self.database.execute("DELETE FROM blocks")
 
     def sounds(self, columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield columns of all sounds, by rising id."""

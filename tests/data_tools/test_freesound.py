@@ -331,16 +331,3 @@ def test_file_that_is_no_store_is_refused(content: bytes | None, tmp_path: Path,
         path.write_bytes(content)
     assert main(["status", str(path)]) == 1
     assert str(path) in capsys.readouterr().err
-
-
-def test_blocks_of_an_index_that_was_rebuilt_are_forgotten(tmp_path: Path) -> None:
-    """They must not count as read once a later block is settled."""
-    with open_store(tmp_path / "s.sqlite", create=True) as store:
-        store.save([], block=0)
-        store.settle()
-        store.save([], block=1)  # while the index was perhaps not whole
-        assert store.blocks_read() == {0}
-        store.forget_unsettled()
-        store.save([], block=0)
-        store.settle()
-        assert store.blocks_read() == {0}
