@@ -15,7 +15,7 @@ from data_tools.manifest import Clip
 
 Kind = Literal["clip", "caption"]
 NAME_COLUMNS: dict[Kind, str] = {"clip": "id", "caption": "text"}  # the array that names the rows
-HINT = "see the section Embeddings of another model in system/GUIDE.md"
+HINT = "see Embeddings of another program in system/README.md"
 
 
 class Vectors:

@@ -286,7 +286,7 @@ def export(run: Path, *, out: Path, push: Annotated[str | None, typer.Option(met
         out: New or empty folder of the exported model.
         push: Upload it to the Hugging Face hub, as a private model.
     """
-    from system.runs.export import export_run
+    from system.bridges.export import export_run
 
     export_run(run, out)
     print(f"exported: {out}")
@@ -314,7 +314,7 @@ def convert(
         text: M2D-CLAP's text model on the hub.
         words: Write a text model's input embeddings of words.
     """
-    from system.runs.convert import convert_file
+    from system.bridges.convert import convert_file
 
     print(convert_file(file, out, recipe, text, words, changes))
 

@@ -39,20 +39,10 @@ def test_packages_import_each_other_in_one_direction_only(root: Path, room: str)
 @functools.cache
 def arrows(root: Path) -> dict[str, set[str]]:
     """Return the rooms that each room imports: folders of a package, or files such as data_tools.manifest."""
-    files = [path.relative_to(root) for floor in ROOMS for path in sources(root, floor)]
-    modules = {".".join(path.with_suffix("").parts) for path in files}
-    modules |= {name.removesuffix(".__init__") for name in modules}
     found: dict[str, set[str]] = {}
-    for floor in ROOMS:
-        for path in sources(root, floor):
-            own = ".".join(path.relative_to(root).with_suffix("").parts[:2])
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    for alias in node.names:
-                        whole = f"{node.module}.{alias.name}"
-                        name = ".".join((whole if whole in modules else node.module).split(".")[:2])
-                        if name.split(".")[0] in ROOMS and name not in (own, *ROOMS):
-                            found.setdefault(own, set()).add(name)
+    for name, others in imports_of_files(root).items():
+        room = ".".join(name.split(".")[:2])
+        found.setdefault(room, set()).update({".".join(other.split(".")[:2]) for other in others} - {room})
     return found
 
 

@@ -1,1 +1,1 @@
-"""What other libraries see of a model: sentence-transformers, mteb, the Hugging Face hub."""
+"""Models from and for other programs: exports, conversions, sentence-transformers, mteb, the Hugging Face hub."""

@@ -30,7 +30,7 @@ HEAVY = [
     "numba",
     "aiohttp",
     "pandas",
-    "system.runs.export",
+    "system.bridges.export",
     "system.recipe.data",
     "system.experiments.rank",
     "system.experiments.run",

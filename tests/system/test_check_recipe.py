@@ -86,7 +86,7 @@ def test_check_of_a_study_names_cells_and_progress(
     rewrite(tmp_path / "runs/lengths/plain_s1/result.json", seconds=7200.0, training_seconds=60.0)
     assert main(["check", str(study), "--runs", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("stage only") == 2
+    assert shown.count("updates of") == 2
     assert shown.count("model audio") == 1
     assert "1 of 4 runs done, about 6.0 h left" in shown
 

@@ -190,7 +190,7 @@ def test_error_of_one_process_is_printed_once(manifest: Path, tmp_path: Path) ->
 def test_torchrun_commands_in_the_readme_run_without_errors(manifest: Path, tmp_path: Path) -> None:
     """The commands run unchanged, with SLURM's variables and stand-ins for `srun` and `scontrol` on one machine."""
     tiny.write_recipe(tmp_path / "mine.yaml", content(manifest, tmp_path, epochs=1))
-    text = (ROOT / "system/DISTRIBUTED.md").read_text().split("# Several GPUs, several machines")[1].split("\n## ")[0]
+    text = (ROOT / "system/README.md").read_text().split("# Several GPUs, several machines")[1].split("\n## ")[0]
     commands = [block.split("```")[0] for block in text.split("```sh\n")[1:]]
     assert len(commands) == 2
     programs = tmp_path / "bin"

@@ -17,8 +17,8 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.audio import passt
 from system.audio.checkpoint import load_checkpoint
+from system.bridges import convert
 from system.recipe.load import load_recipe
-from system.runs import convert
 from system.runs.open import build_model, open_trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")

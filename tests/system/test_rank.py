@@ -144,7 +144,7 @@ def test_failed_export_leaves_no_folder(
         raise OSError(28, "No space left on device", str(tmp_path / f".model.{os.getpid()}.part/model.safetensors"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("system.runs.export.save_weights", full)
+        patch.setattr("system.bridges.export.save_weights", full)
         output = refused(capsys, "export", unbroken, "--out", out)
     assert "model.safetensors: No space left on device; free disk space" in output
     assert list(tmp_path.iterdir()) == []

@@ -1,10 +1,8 @@
 """Searching a folder from the command line and from Python: the order of rank, and nothing dropped without a word."""
 
 import json
-import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -228,19 +226,3 @@ def test_empty_lists_of_texts_or_files_are_refused(model: Retriever, folder: Pat
     for call in (model.encode_audio, lambda files: model.search(TEXTS, files)):
         with pytest.raises(KitError, match="manifest"):
             call([])
-
-
-def test_readme_python_example_works(
-    root: Path, unbroken: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The example gets a run and a folder under the names it uses, and words that the model knows."""
-    block = re.search(r"```python\n(from system.retriever.*?)```", (root / "system/GUIDE.md").read_text(), re.DOTALL)
-    assert block
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/RUN").symlink_to(unbroken)
-    (tmp_path / "data").mkdir()
-    folder.rename(tmp_path / "data/sounds")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(block[1].replace("a dog barks", "a deep tone"), names)
-    assert [len(names["found"][0]), names["texts"].shape[0], names["clips"].shape[0]] == [5, 1, 2]

@@ -21,13 +21,13 @@ from data_tools.files import replacing, require_file
 from system.audio.base import file_sha256
 from system.audio.checkpoint import load_checkpoint
 from system.audio.tflite import PUBLIC_SHA256, read_layers
+from system.bridges.export import export_model
 from system.models.retrieval import RetrievalModel
 from system.models.text.published import load_tokens
 from system.models.text.words import write_word_vectors
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_tensors
-from system.runs.export import export_model
 from system.runs.open import ModelFacts, Trained, build_model, expert_identities
 
 ADDRESSES = {
