@@ -185,7 +185,7 @@ def rerank(scores: Path, *, judged: Path, validation: tuple[Path, Path], out: Pa
 
     Args:
         scores: The score matrix (.npy) to re-rank.
-        judged: Its best clips with a judge's scores (.jsonl); see RERANKING.md.
+        judged: Its best clips with a judge's scores (.jsonl); see README.md.
         validation: Scores and judged clips of validation.
         out: The score matrix to write.
     """

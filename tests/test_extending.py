@@ -28,7 +28,6 @@ from data_tools.manifest import read_manifest
 from data_tools.tables import write_table
 from system.__main__ import main as system
 from system.losses.terms import BatchScores
-from system.models.batch import Series
 from system.models.embeddings import Embedded
 
 FLOORS = ("data_tools", "submission", "system")
@@ -36,8 +35,6 @@ CHANGED: dict[str, dict[str, Any]] = {  # changes of a tiny recipe that use a gu
     "### An expert": {"experts": {"loudness": {"kind": "loudness"}}},
     "### A loss term": {"losses": [{"kind": "soft_max", "weight": 1, "sharpness": 20}]},
     "### A score": {"score": {"kind": "manhattan"}},
-    "### An audio encoder": {"audio": {"kind": "last_frame"}},
-    "### A text encoder": {"text": {"kind": "bag_of_words", "dim": 24}},
 }
 STEP = re.compile(r"`([\w/]+\.py)`(?:(?!```|`[\w/]+\.py`).)*?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -162,23 +159,6 @@ def test_manhattan_score_of_the_extension_guide_matches_a_hand_value(root: Path)
     score = example(root, "### A score")["Manhattan"](kind="manhattan").build(2)
     clips, captions = (Embedded(torch.tensor(rows)) for rows in ([[1.0, 2.0]], [[1.0, 2.0], [0.0, 5.0]]))
     assert score(clips, captions).tolist() == [[0.0, -2.0]]
-
-
-def test_last_frame_pooling_of_the_extension_guide_uses_the_last_unpadded_frame(root: Path) -> None:
-    logmel = {"kind": "logmel", "sample_rate": 8000, "bands": 8, "window_seconds": 0.04, "hop_seconds": 0.02}
-    settings = {"kind": "last_frame", "experts": {"a": logmel | {"stack": 1}}}
-    encoder = example(root, "### An audio encoder")["LastFrame"].model_validate(settings).build(5)
-    values = torch.randn(2, 3, 8)
-    found = encoder({"a": Series(values, torch.tensor([3, 1]))}).values
-    assert torch.equal(found, encoder.out(torch.stack([values[0, 2], values[1, 0]])))
-
-
-def test_bag_of_words_encoder_of_the_extension_guide_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
-    settings = example(root, "### A text encoder")["BagOfWords"](kind="bag_of_words", dim=2)
-    encoder = settings.build(["a", "dog"], tmp_path)
-    encoder.bag.weight.data = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
-    assert encoder(["A zebra, a dog", "dog"]).values.tolist() == [[pytest.approx(5 / 3), pytest.approx(10 / 3)], [3, 6]]
-    assert encoder.without_known_words(["zebra", "dog"]) == ["zebra"]
 
 
 @pytest.mark.slow
