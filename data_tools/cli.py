@@ -142,6 +142,7 @@ def set_up_log(quiet: bool = False, verbose: bool = False) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.raiseExceptions = False  # a full disk loses lines of a log file, and no more
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     log.setLevel(logging.DEBUG if verbose else logging.NOTSET)  # tracebacks

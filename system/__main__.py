@@ -187,7 +187,7 @@ def locate(
         piece: For models of clips: seconds of a piece.
         hop: For models of clips: seconds from a piece to the next.
     """
-    from system.experiments.locate import locate_files
+    from system.experiments.moments import locate_files
     from system.ranking.windows import Sliding
     from system.retriever import load_model
 
@@ -363,7 +363,7 @@ def keys(path: Annotated[str, typer.Argument()] = "") -> None:
     Args:
         path: Such as stages.optimizer; default: a recipe.
     """
-    from system.recipe.keys import fields_of, settings_at
+    from system.recipe.schema import fields_of, settings_at
 
     print(*map(fields_of, settings_at(path)), sep="\n\n")
 

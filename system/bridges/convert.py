@@ -5,13 +5,11 @@ names were taken from the published code (M2D: github.com/nttcslab/m2d at f0c412
 the published files.
 """
 
-import argparse
 import logging
+from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path, PosixPath
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,17 +46,12 @@ PREFIXES = {
     "project_sentence.0.": "text.head.",
 }
 COMPILED = "_orig_mod."
-
-
-_LIGHTNING = [
-    f"{package}.AttributeDict"
-    for package in (
-        "lightning.fabric.utilities.data",
-        "lightning_fabric.utilities.data",
-        "lightning.pytorch.utilities.parsing",
-        "pytorch_lightning.utilities.parsing",
-    )
-]
+LIGHTNING = (
+    "lightning.fabric.utilities.data.AttributeDict",
+    "lightning_fabric.utilities.data.AttributeDict",
+    "lightning.pytorch.utilities.parsing.AttributeDict",
+    "pytorch_lightning.utilities.parsing.AttributeDict",
+)
 M2D_TEXT, M2D_WORDS = "text_encoder.", "embeddings.word_embeddings.weight"  # start and end of a tensor's name
 log = logging.getLogger(__name__)
 
@@ -153,8 +146,7 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     """
     known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
     require_file(path, f"fetch the checkpoint from its address ({'; '.join(known)})")
-    with _allow_lightning_settings():
-        tensors = load_checkpoint(path)
+    tensors = read_lightning(path)
     model = build_model(recipe, [])
     load_tensors(model, rename_tensors(tensors, model, path), path)
     facts = ModelFacts(
@@ -166,13 +158,10 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     return Trained(model, recipe, facts, path.parent / "nothing")
 
 
-def _allow_lightning_settings() -> AbstractContextManager[None]:
-    """Return a context manager that lets torch read Lightning's settings classes in a checkpoint as plain dicts.
-
-    The settings in the checkpoint are not used.
-    """
-    named: list[Any] = [(OrderedDict, name) for name in _LIGHTNING]
-    return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
+def read_lightning(path: Path) -> dict[str, torch.Tensor]:
+    """Read a checkpoint's tensors; Lightning's settings in it are read as plain dicts, and not used."""
+    with torch.serialization.safe_globals([*((OrderedDict, name) for name in LIGHTNING), Namespace, PosixPath]):
+        return load_checkpoint(path)
 
 
 def rename_tensors(tensors: Mapping[str, torch.Tensor], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
@@ -185,8 +174,5 @@ def rename_tensors(tensors: Mapping[str, torch.Tensor], model: RetrievalModel, p
             found[PREFIXES[prefix] + key.removeprefix(prefix)] = value
     wanted = model.state_dict()
     if missing := sorted(wanted.keys() - found.keys()):
-        raise KitError(
-            f"{path} has no weights for {len(missing)} tensors of the recipe's model, such as {missing[0]}; "
-            "name the recipe of this checkpoint with --recipe, or fetch the file again"
-        )
+        raise KitError(f"{path}: no weights for {len(missing)} tensors, such as {missing[0]}; give its own --recipe")
     return {name: found[name] for name in wanted}

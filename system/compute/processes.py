@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 PATIENCE = timedelta(days=1)  # the first process may compute frames, validate or rank while the others wait
-BUCKET = 1 << 23  # numbers that are summed over all processes at a time: 32 MiB
+TOGETHER = 32  # gradients that are summed over all processes at a time
 
 T = TypeVar("T")
 _connected = False
@@ -135,17 +135,16 @@ def sum_gradients(parameters: "Iterable[torch.nn.Parameter]") -> None:
     parameters = list(parameters)
     having = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
     dist.all_reduce(having, dist.ReduceOp.MAX)
-    bucket: list[torch.Tensor] = []
-    for parameter, some in zip(parameters, having.tolist(), strict=True):
-        if some:
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            bucket.append(parameter.grad)
-        if sum(one.numel() for one in bucket) >= BUCKET or (bucket and parameter is parameters[-1]):
-            flat = torch.cat([one.flatten() for one in bucket])
-            dist.all_reduce(flat)
-            for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
-                one.copy_(part.view_as(one))
-            bucket = []
+    gradients: list[torch.Tensor] = []
+    for parameter in [one for one, some in zip(parameters, having.tolist(), strict=True) if some]:
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        gradients.append(parameter.grad)
+    while gradients:
+        part, gradients = gradients[:TOGETHER], gradients[TOGETHER:]
+        flat = torch.cat([one.flatten() for one in part])
+        dist.all_reduce(flat)
+        for one, values in zip(part, flat.split([one.numel() for one in part]), strict=True):
+            one.copy_(values.view_as(one))
 
 
 def broadcast_from_first(model: "torch.nn.Module") -> None:

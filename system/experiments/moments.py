@@ -1,18 +1,25 @@
-"""Rank entries of moments: find the windows of queries, write the edition's file, and compute the figures."""
+"""Find the times of queries in long recordings: rank entries of moments, and the verb `locate`.
+
+Both score the frames of the recordings, find windows, write them with the queries in the challenge's formats, and
+compute the figures.
+"""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
+from pydantic import ValidationError
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.manifest import Clip
-from data_tools.moments import Moment, by_name, inside_recordings
+from data_tools.files import require_other
+from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
+from data_tools.moments import Moment, by_name, inside_recordings, read_moments
 from data_tools.moments import write_moments as write_truth
-from submission.editions import MAX_WINDOWS, Edition, get_moments_edition
+from data_tools.settings import fault_of, parse
+from submission.editions import MAX_WINDOWS, Edition, format_metric, get_moments_edition
 from submission.formats.moments import (
     Moments,
     MomentTruth,
@@ -22,9 +29,12 @@ from submission.formats.moments import (
     write_scored_moments,
 )
 from submission.metrics.moments import score_moments
-from submission.metrics.summary import metric_values, summarise_moments
+from submission.metrics.summary import format_interval, metric_values, summarise_moments
 from submission.runs.record import FrameScores, MomentsResult, write_frame_scores
-from system.moments.windows import Grid, label_frames, runs_of_true
+from system.batches.items import require_known_windows
+from system.models.scores import MomentScore
+from system.moments.windows import By, Decoding, Grid, label_frames, runs_of_true
+from system.ranking.embedding import require_known_words
 from system.ranking.entries import RankMoments
 from system.ranking.windows import (
     FrameSeries,
@@ -37,17 +47,13 @@ from system.ranking.windows import (
 )
 from system.recipe import schema
 from system.recipe.data import Data
+from system.recipe.rules import decoding_mistakes
 from system.retriever import Retriever
 from system.runs.folder import Run
 from system.runs.open import describe_fit
-from system.runs.trained_on import count_trained_clips
+from system.runs.provenance import count_trained_clips
 
 DRAWS = 20  # draws of random windows
-REPAIR_RECORDINGS = (
-    "repair or fetch these recordings; or make the moments file again without them, unless it is a blind list"
-)
-
-Windows = Mapping[str, Sequence[Sequence[float]]]  # start, end and perhaps score of each window, by query id
 log = logging.getLogger(__name__)
 
 
@@ -58,57 +64,66 @@ class Asked(NamedTuple):
     recordings: dict[str, Clip]  # by id
 
 
-def require_rankable_moments(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError before the training if a rank entry could not find windows for its moments after it.
+def _asked(moments: list[Moment], clips: Mapping[str, Clip], where: object) -> Asked:
+    """Return queries with their recordings. All have windows, or none."""
+    if len({moment.windows is None for moment in moments}) > 1:
+        raise KitError(f"{where} has moments with and without windows; choose one split, or add the windows")
+    recordings = {moment.clip: clips[moment.clip] for moment in moments}
+    by_name(recordings.values())  # no two have one name
+    return Asked(moments, recordings)
 
-    Recordings must be readable and not too long. All moments of an entry, or none, have windows; of a source `fit` all.
-    """
-    why = data.features.broken
-    for name, entry in recipe.rank_moments.items():
-        wanted = {moment.clip for moment in data.moments[entry.data]}
-        if broken := {clip: why[clip] for clip in sorted(wanted & why.keys())}:
-            described = describe_unreadable(broken, wanted)
-            raise KitError(f"rank entry {name}: {described} cannot be read; {REPAIR_RECORDINGS}")
-        by_name(clip for clip in data.readable_clips(entry.data) if clip.id in wanted)
+
+def _asked_of_source(data: Data, source: str) -> Asked:
+    clips = {clip.id: clip for clip in data.clips[source]}
+    return _asked(data.moments[source], clips, f"data source {source}")
+
+
+def require_rankable_moments(recipe: schema.Recipe, data: Data) -> None:
+    """Raise KitError before the training if a rank entry could not find windows for its moments after it."""
+    for entry in recipe.rank_moments.values():
+        _require_readable(_asked_of_source(data, entry.data), data.features.broken)
+        require_short_recordings(data.moments[entry.data], data.features)
         if entry.fit is not None:
+            require_known_windows(data.moments[entry.fit])
             inside_recordings(data.moments[entry.fit], data.readable_clips(entry.fit))
-        for source in filter(None, (entry.data, entry.fit)):
-            known = {moment.windows is not None for moment in data.moments[source]}
-            if len(known) > 1 or (source == entry.fit and False in known):
-                reason = "since `fit` needs windows" if source == entry.fit else "or remove all windows"
-                raise KitError(
-                    f"rank entry {name}: {recipe.data[source].moments} has moments of data source {source} without "
-                    f"windows; add windows to all moments of this source, {reason}"
-                )
-            require_short_recordings(data.moments[source], data.features)
+            require_short_recordings(data.moments[entry.fit], data.features)
+
+
+def _require_readable(asked: Asked, broken: Mapping[str, str]) -> None:
+    if found := sorted(asked.recordings.keys() & broken.keys()):
+        some = f"{len(found):,} of {counted(len(asked.recordings), 'recording', ',')}"
+        raise KitError(f"{some} cannot be read (first {found[0]}: {broken[found[0]]}); repair or leave them out")
 
 
 def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever) -> MomentsResult:
     """Find the windows of a rank entry's queries, write them and the submission, and compute the metrics."""
     edition, run = get_moments_edition(entry.edition), Run(retriever.folder)
-    asked = _asked(data, entry.data, data.moments[entry.data])
+    asked = _asked_of_source(data, entry.data)
     sizes = counted(len(asked.moments), "query", ","), counted(len(asked.recordings), "recording")
     log.info("rank entry %s: finding the windows of %s in %s", name, *sizes)
     score, origin, fitted = retriever.model.moments, retriever.facts.checkpoint, None
     if entry.fit is not None:
-        readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
-        known = _asked(data, entry.fit, inside_recordings(readable, data.readable_clips(entry.fit)))
-        score = fit_score(score, score_asked(retriever, known)[1], known.moments, f"rank entry {name}", strict=False)
+        score = _fitted(retriever, _asked_of_source(data, entry.fit), None, f"rank entry {name}", strict=False)
         fitted, origin = score.trained_numbers(), describe_fit(origin, entry.fit)
-    series = score_asked(retriever, asked)[1]
+    series = _score_asked(retriever, asked)[1]
     located = find_windows([(score, series)], entry.decoding, entry.windows)
-    truth, answers = write_windows(run.file("windows", name), run.file("truth", name), asked, located)
+    truth, answers = _write_windows(run.file("windows", name), run.file("truth", name), asked, located)
     write_moments(run.file("answers", name), answers)
     frames = {qid: FrameScores(one.edges, one.frames) for qid, one in zip(truth.queries, located, strict=True)}
     write_frame_scores(run.file("frames", name), frames)
-    edges = {qid: one.edges for qid, one in frames.items()}
-    grids = dict(zip(truth.queries, series.grids, strict=True))
+    figures: dict[str, object] = dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
+    if not truth.is_blind:
+        edges = {qid: one.edges for qid, one in frames.items()}
+        summary = summarise_moments(windows_by_query(answers), truth, edition)
+        figures = {
+            "figures": summary.values,
+            "bootstrap": {metric: list(interval) for metric, interval in summary.bootstraps.items()},
+            "random": metrics_of_random_windows(truth, edition, edges),
+            "ceiling": _metrics_of_true_frames(truth, edition, edges, series.grids),
+        }
     sources = retriever.recipe.trained_on
-    trained = {*data.captions(sources), *data.more_texts(sources)}
-    result: dict[str, object] = {
+    known = {
         "metric": edition.metric,
-        **metrics_of_windows(windows_by_query(answers), truth, edition, edges, grids),
-        **metrics_of_new_texts(answers, truth, edition, trained),
         "data": entry.data,
         "queries": len(asked.moments),
         "clips": len(asked.recordings),
@@ -117,43 +132,41 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
         "edition": edition.name,
         "also_trained_on": count_trained_clips(run, entry.data, data),
     }
-    return MomentsResult.model_validate(result)
+    new = metrics_of_new_texts(answers, truth, edition, {*data.captions(sources), *data.more_texts(sources)})
+    return MomentsResult.model_validate(known | figures | new)
 
 
-def _asked(data: Data, source: str, moments: list[Moment]) -> Asked:
-    clips = {clip.id: clip for clip in data.readable_clips(source)}
-    return Asked(moments, {moment.clip: clips[moment.clip] for moment in moments})
-
-
-def score_asked(
+def _score_asked(
     retriever: Retriever, asked: Asked, sliding: Sliding | None = None, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
     """Score the frames of the recordings that can be read; return their moments, too.
 
     Args:
+        sliding: Pieces of recordings, for a model of clips.
         strict: Raise KitError if one cannot be read.
     """
-    recordings, settings = list(asked.recordings.values()), retriever.recipe.model.score
+    recordings = list(asked.recordings.values())
     try:
         features = retriever.frames_of(recordings)
     except KitError as error:
         raise KitError(f"model {retriever.folder}: {error}") from error
-    broken = {clip.id: features.broken[clip.id] for clip in recordings if clip.id in features.broken}
     readable = [clip for clip in recordings if clip.id in features.keys]
-    if broken and (strict or not readable):
-        raise KitError(f"{describe_unreadable(broken, recordings)} cannot be read; {REPAIR_RECORDINGS}")
+    if strict or not readable:
+        _require_readable(asked, features.broken)
     moments = [moment for moment in asked.moments if moment.clip in features.keys]
-    by_pieces = None if settings.of_series else sliding
+    by_pieces = None if retriever.recipe.model.score.of_series else sliding
     return moments, score_recordings(retriever.model, readable, moments, features, by_pieces)
 
 
-def describe_unreadable(broken: Mapping[str, str], recordings: Collection[object]) -> str:
-    """Count unreadable recordings, and name the first one and its fault."""
-    clip, reason = next(iter(broken.items()))
-    return f"{len(broken):,} of {counted(len(recordings), 'recording', ',')} (first {clip}: {reason})"
+def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: str, strict: bool) -> MomentScore:
+    """Fit a model's score, or one for its cosines, to known moments of the recordings that can be read."""
+    known = known._replace(moments=inside_recordings(known.moments, known.recordings.values()))
+    moments, series = _score_asked(retriever, known, sliding, strict=False)
+    own = retriever.model.score
+    return fit_score(own if isinstance(own, MomentScore) else MomentScore(), series, moments, name, strict)
 
 
-def write_windows(
+def _write_windows(
     path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
 ) -> tuple[MomentTruth, list[Moments]]:
     """Write windows with scores, and the queries in the published format, with true windows if they are known."""
@@ -166,28 +179,6 @@ def write_windows(
     ]
     write_scored_moments(path, answers)
     return truth, answers
-
-
-def metrics_of_windows(
-    windows: Windows, truth: MomentTruth, edition: Edition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
-) -> dict[str, object]:
-    """Return the metrics of found windows, of random ones, and of true ones that consist of whole frames.
-
-    All are None if the true windows are not known.
-
-    Args:
-        edges: (T + 1,) of the frames of each query's recording.
-        grids: Times of these frames.
-    """
-    if truth.is_blind:
-        return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
-    summary = summarise_moments(windows, truth, edition)
-    return {
-        "figures": summary.values,
-        "bootstrap": {name: list(interval) for name, interval in summary.bootstraps.items()},
-        "random": metrics_of_random_windows(truth, edition, edges),
-        "ceiling": _metrics_of_true_frames(truth, edition, edges, grids),
-    }
 
 
 def metrics_of_new_texts(
@@ -216,15 +207,103 @@ def metrics_of_random_windows(
 
 
 def _metrics_of_true_frames(
-    truth: MomentTruth, edition: Edition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
+    truth: MomentTruth, edition: Edition, edges: Mapping[str, np.ndarray], grids: Sequence[Grid]
 ) -> dict[str, float]:
     """Return the metrics of the true windows as a perfect model of frames would find them.
 
     They consist of the frames whose centres are in the true window, or of the nearest one.
     """
     known = {}
-    for qid, windows in truth.windows().items():
+    for (qid, windows), grid in zip(truth.windows().items(), grids, strict=True):
         here = edges[qid]
-        labels = label_frames([(start, end) for start, end in windows], len(here) - 1, grids[qid])
+        labels = label_frames([(start, end) for start, end in windows], len(here) - 1, grid)
         known[qid] = [[float(here[first]), float(here[last + 1])] for first, last in runs_of_true(labels)]
     return metric_values(score_moments(known, truth.windows()), edition.metrics)
+
+
+def locate_files(
+    models: Sequence[Path],
+    open_model: Callable[[Path], Retriever],
+    audio: Path,
+    moments: Path,
+    split: str | None,
+    fit: str | None,
+    out: Path,
+    sliding: Sliding,
+    decode: Sequence[str] = (),
+    allow_unknown: bool = False,
+) -> None:
+    """Find the windows of a file of moments by one model or several, write them, and print their metrics.
+
+    Args:
+        decode: Changes of how windows are chosen, such as round_to=1.
+        fit: Split with known windows, to which every model's scale, offset and weights of starts and ends are fitted.
+    """
+    if out.suffix != ".jsonl":
+        raise KitError(f"--out {out}: windows are written as JSON lines; give a name that ends in .jsonl")
+    truth_file = out.with_suffix(".truth.jsonl")
+    for path in (out, truth_file):
+        require_other(path, [moments, audio])
+    if len({model.resolve() for model in models}) < len(models):
+        raise KitError("a model is named twice; name each model once")
+    asked = _read_asked(audio, moments, split)
+    if fit in TEST_SPLITS or any(clip.split == fit for clip in asked.recordings.values() if fit):
+        raise KitError(f"--fit {fit}: a test split, or the ranked one; fit to another, or rank another with --split")
+    known = _read_asked(audio, moments, fit) if fit else None
+    retrievers = [open_model(one) for one in models]
+    for retriever in retrievers if not allow_unknown else ():
+        require_known_words(retriever.model, [Query(one.id, one.text, None) for one in asked.moments])
+    by, decoding = _decoding(retrievers, decode, known is not None)
+    scores = [_score_of(retriever, known, sliding, by) for retriever in retrievers]
+    members = [(one, _score_asked(it, asked, sliding)[1]) for one, it in zip(scores, retrievers, strict=True)]
+    truth, answers = _write_windows(out, truth_file, asked, find_windows(members, decoding, by))
+    if not truth.is_blind:
+        summary = summarise_moments(windows_by_query(answers), truth, get_moments_edition())
+        for name, value in summary.values.items():
+            interval = format_interval(summary.bootstraps[name], name)
+            print(f"  {name:9} {format_metric(name, value)}  (95 % {interval}, bootstrap over recordings)")
+    size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
+    print(f"wrote {out}: {size}; next: lbar submit write {out} --out FILE.jsonl")
+
+
+def _read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
+    """Read the moments of recordings of a split; None: of all."""
+    listed = read_manifest(manifest)
+    clips, moments = {clip.id: clip for clip in listed}, read_moments(path, listed)
+    found = [moment for moment in moments if split in (None, clips[moment.clip].split)]
+    if not found:
+        known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
+        raise KitError(f"{path}: no moment of split {split} of {manifest}; splits with moments: {known}")
+    return _asked(found, clips, path)
+
+
+def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: bool) -> tuple[By, Decoding]:
+    """Return how windows are chosen: as the first model does it, with changes."""
+    own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
+    given = {key: parse(value).value for key, _, value in (change.partition("=") for change in decode)}
+    by = given.pop("by", own.by if own and len(retrievers) == 1 else "overlap")
+    unused = {"heard": None, "mean_edges": False} if by == "thresholds" else {"threshold": None}
+    settings = (own.decoding.model_dump() if own else {}) | {"windows": MAX_WINDOWS} | unused | given
+    try:
+        decoding = Decoding.model_validate(settings)
+    except ValidationError as error:
+        raise KitError(f"--decode {' '.join(decode)}: {fault_of(error.errors()[0])}") from None
+    if by not in get_args(By):
+        raise KitError(f"--decode by={by}: must be one of {', '.join(get_args(By))}")
+    if faults := [text for _, text in decoding_mistakes((), by, decoding)]:
+        raise KitError(f"--decode: {faults[0]}")
+    if by == "thresholds" and len(retrievers) > 1:
+        raise KitError("--decode by=thresholds: several models are combined by overlap; leave it out, or --also")
+    return by, decoding
+
+
+def _score_of(retriever: Retriever, known: Asked | None, sliding: Sliding, by: By) -> MomentScore:
+    """Return the score of moments of a model, fitted to known moments if there are any."""
+    if known is not None:
+        return _fitted(retriever, known, sliding, str(retriever.folder), strict=True)
+    if retriever.windows is None:
+        raise KitError(f"model {retriever.folder} was not trained on windows; fit it with --fit SPLIT")
+    score = retriever.windows.score
+    if score.published_threshold is not None and by == "overlap":
+        raise KitError(f"model {retriever.folder} has no overlap; add --decode by=thresholds or --fit SPLIT")
+    return score

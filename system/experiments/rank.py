@@ -55,10 +55,10 @@ def rank_files(
         raise KitError(f"--out {out}: with --top, it must end in .csv for ranked lists, or .jsonl for a judge's pairs")
     require_other(out, [path for path in (queries, audio) if path])
     listed, asked = _listed(audio, queries, split)
-    _require_enough_clips(top, len(listed.clips))
     retriever = open_model()
     pool = _pool(retriever, listed, asked, allow_unknown)
-    _require_enough_clips(top, len(pool.clips))
+    if top is not None and top > len(pool.clips):
+        raise KitError(f"--top {top}: only {counted(len(pool.clips), 'clip')} can be ranked; give fewer")
     labels = matrix_labels(pool.clips, asked, retriever.facts.document())
     blocks = retriever.score_blocks([query.text for query in asked], pool)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -131,21 +131,13 @@ def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, sc
             yield Pair(query.id, query.text, clip.id, str(clip.path), value, rank)
 
 
-def _require_enough_clips(top: int | None, clips: int) -> None:
-    if top is not None and top > clips:
-        raise KitError(f"--top {top}: only {counted(clips, 'clip')} can be ranked; give {clips} or fewer")
-
-
 def _require_relevant_clips(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
     """Raise KitError if the relevant clip of a query cannot be ranked."""
     absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
     if absent:
         reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
-        first = min(absent)
-        raise KitError(
-            f"{counted(len(absent), 'relevant clip')} of queries cannot be ranked, first {first} "
-            f"({reasons.get(first, 'not among the ranked clips')}); repair the clips, or remove their queries"
-        )
+        first = f"{min(absent)} ({reasons.get(min(absent), 'not among the clips')})"
+        raise KitError(f"{counted(len(absent), 'relevant clip')} cannot be ranked, first {first}; repair them")
 
 
 def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize: bool = True) -> None:

@@ -36,8 +36,7 @@ from system.retriever import Retriever, list_clips
 from system.runs.checkpoints import load_checkpoint
 from system.runs.folder import Run
 from system.runs.open import Trained, model_facts, open_trained, untrained_origin
-from system.runs.provenance import checksums
-from system.runs.trained_on import count_trained_clips
+from system.runs.provenance import checksums, count_trained_clips
 from system.training.teachers import teacher_embeddings
 
 log = logging.getLogger(__name__)

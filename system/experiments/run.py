@@ -26,8 +26,7 @@ from system.recipe.load import Loaded
 from system.recipe.schema import Recipe
 from system.runs.folder import Run, trained_files
 from system.runs.open import build_model, training_vocabulary
-from system.runs.provenance import inputs_of, record_provenance, require_models, require_unchanged
-from system.runs.trained_on import refuse_leaks, write_trained_clips
+from system.runs.provenance import inputs_of, record_provenance, require_models, require_unchanged, write_trained_clips
 from system.training.tracking import Tracker, Tracking
 from system.training.train import train
 from system.training.validation import require_windows
@@ -126,8 +125,8 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
     """Build the model, write the run's vocabulary and provenance, and embed texts by frozen encoders.
 
-    Raises KitError if what the run reads has changed since it began, if a stage needs moments whose windows are not
-    known, and if a starting model or a teacher was trained on a ranked clip.
+    Raises KitError if what the run reads has changed since it began, and if a stage needs moments whose windows are not
+    known.
     """
     recipe = loaded.recipe
     require_windows(recipe, data)
@@ -136,7 +135,6 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips, more))
     model = _initial_model(recipe, run, device)
     if is_first():
-        refuse_leaks(recipe, data)
         write_trained_clips(recipe, run, data)
         record_provenance(run, loaded, model.text.identity(), gpu_of(model.device))
     used = sorted({name for stage in recipe.stages.values() for name in stage.sources})

@@ -6,13 +6,9 @@
 Delete a folder to have its embeddings computed again.
 """
 
-import atexit
 import hashlib
 import json
-import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -36,22 +32,12 @@ from system.ranking.embedding import embed_in_blocks
 
 VERSION = 2  # of embeddings: counted up when encoders compute others of the same weights
 CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed run has the same ones
-log = logging.getLogger(__name__)
 
 
 def cache_folder(folder: Path | None = None) -> Path:
-    """Return the folder of cached embeddings, by default lbar-kit in the user's cache directory.
-
-    If it cannot be written, log a warning and return a temporary folder, which is deleted when the process ends.
-    """
-    try:
-        folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lbar-kit"
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, RuntimeError) as error:  # the latter: a user without a home
-        log.warning("embeddings cannot be cached (%s); name a writable folder with --cache", error)
-        folder = Path(tempfile.mkdtemp())
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """Return the folder of cached embeddings, by default lbar-kit in the user's cache directory."""
+    folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lbar-kit"
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

@@ -139,8 +139,5 @@ def require_known_words(model: RetrievalModel, queries: Sequence[Query]) -> None
     """Raise KitError for queries without any word that a model knows, for which all clips have the same score."""
     unknown = set(model.text.without_known_words([query.text for query in queries]))
     if named := [query for query in queries if query.text in unknown]:
-        raise KitError(
-            f"the model knows no word of {counted(len(named), 'query')}, first {named[0].id} "
-            f"({named[0].text[:60]!r}); reword these queries, use a pre-trained text encoder, or rank with "
-            "--allow-unknown; if the embeddings of texts come from a file, add those of all queries to this file"
-        )
+        first = f"{counted(len(named), 'query')}, first {named[0].id} ({named[0].text[:60]!r})"
+        raise KitError(f"the model knows no word of {first}; reword them, or add --allow-unknown")

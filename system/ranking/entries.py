@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
@@ -16,6 +16,10 @@ from submission.metrics.blend import blend
 from system.batches.items import caption_key
 from system.moments.windows import By, Decoding
 from system.ranking.hubs import Kind, candidates_of, correct_for_hubs, precision_by_correction
+
+if TYPE_CHECKING:
+    from system.experiments.ranking import RunRanking
+    from system.features.extract import Features
 
 # Q queries, C clips
 
@@ -35,28 +39,7 @@ class RankedSet(NamedTuple):
 
     clips: Sequence[Clip]
     queries: Sequence[Query]
-    features: Any  # system.features.extract.Features
-
-
-class Ranking(Protocol):
-    """What a run gives its rank entries: experiments/ranking.py."""
-
-    recipe: Any  # system.recipe.schema.Recipe
-
-    def retriever(self, stage: str | None, checkpoint: str | None, features: Any) -> Any:
-        """Return the Retriever of the run's model at a checkpoint, or before training, for clips with these frames."""
-
-    def source(self, name: str) -> RankedSet:
-        """Return the readable clips of a data source and their captions."""
-
-    def earlier(self, name: str) -> ScoreMatrix:
-        """Return the scores of an earlier entry."""
-
-    def other(self, folder: str, ranked: RankedSet) -> ScoreMatrix:
-        """Return the scores by another run or an exported model."""
-
-    def taught(self, teacher: str, clips: Sequence[Clip]) -> Any:
-        """Return a teacher's embeddings of clips and of their captions (system.batches.loader.Taught)."""
+    features: "Features"
 
 
 class RankEntry(Strict):
@@ -94,7 +77,7 @@ class RankEntry(Strict):
         return ", ".join([f"ranked by {self.kind}", *texts])
 
     @abstractmethod
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
         """Score all queries against all clips; the fact `checkpoint` says where the scores are from."""
 
 
@@ -111,11 +94,10 @@ class ByOneModel(RankEntry):
             raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
         return self
 
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
         """Score by the model at the entry's checkpoint."""
         retriever = ranking.retriever(self.stage, self.checkpoint, ranked.features)
-        found: ScoreMatrix = retriever.matrix(ranked.queries, retriever.open(ranked.clips))
-        return found
+        return retriever.matrix(ranked.queries, retriever.open(ranked.clips))
 
 
 class RankByCheckpoint(ByOneModel):
@@ -171,7 +153,7 @@ class RankByMean(RankEntry):
         """Folders of the runs and exported models whose scores are averaged."""
         return [name for name in self.of if "/" in name]
 
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
         """Average the scores."""
         parts = {name: ranking.earlier(name) for name in self.combined_entries}
         parts |= {folder: ranking.other(folder, ranked) for folder in self.other_models}
@@ -188,7 +170,7 @@ class RankByTeachers(RankEntry):
     edition: EditionKey  # challenge year; it decides the figures and the file
     csv: bool  # write the edition's CSV
 
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
         """Average the cosines of the teachers. The queries must be the captions of the clips."""
         captions = [caption_key(clip, number) for clip in ranked.clips for number in range(len(clip.captions))]
         clips = [ranked.features.keys[clip.id] for clip in ranked.clips]
@@ -220,9 +202,9 @@ class RankHubCorrected(RankEntry):
         """List with the entry whose scores are corrected."""
         return [self.of]
 
-    def scores(self, ranked: RankedSet, ranking: Ranking) -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
         """Correct the earlier entry's scores by the best correction on validation data."""
-        inner = ranking.recipe.rank[self.of]
+        inner: Any = ranking.recipe.rank[self.of]
         bank = list(dict.fromkeys(query.text for source in self.bank for query in ranking.source(source).queries))
 
         def with_bank(ranked: RankedSet) -> tuple[ScoreMatrix, np.ndarray]:

@@ -100,11 +100,7 @@ def score_recordings(
             model.score(parts[number], captions.rows([query]))[:, 0].float().cpu()
             for query, number in enumerate(clip_of)
         ]
-    edges = [
-        grid.edges(part.size, clip.seconds or math.inf)
-        for grid, part, clip in zip(grids, parts, recordings, strict=True)
-    ]
-    return FrameSeries(values, [edges[number] for number in clip_of], [grids[number] for number in clip_of])
+    return _series(values, recordings, clip_of, [part.size for part in parts], grids)
 
 
 def frame_series(
@@ -124,9 +120,22 @@ def frame_series(
     with torch.inference_mode():
         values = cosines_of_queries(model.moments, clips, clip_of, captions)
     assert clips.lengths is not None
-    sizes, grid = clips.lengths.tolist(), model.embedded_frame_grid(grids)
-    edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
-    return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
+    grid = model.embedded_frame_grid(grids)
+    return _series(values, recordings, clip_of, clips.lengths.tolist(), [grid] * len(recordings))
+
+
+def _series(
+    values: list[torch.Tensor],
+    recordings: Sequence[Clip],
+    clip_of: Sequence[int],
+    sizes: Sequence[int],
+    grids: Sequence[Grid],
+) -> FrameSeries:
+    """Add the times of each query's frames, of which a recording has `sizes`, to their scores."""
+    edges = [
+        grid.edges(size, clip.seconds or math.inf) for grid, size, clip in zip(grids, sizes, recordings, strict=True)
+    ]
+    return FrameSeries(values, [edges[number] for number in clip_of], [grids[number] for number in clip_of])
 
 
 def _frames_as_clips(
@@ -298,10 +307,10 @@ def fit_score(
     score = score.float().requires_grad_(False)
     fitted = ", ".join(f"{key} {value:.2f}" for key, value in score.trained_numbers().items())
     if score.scale <= 0:
-        message = f"model {name}: its scores are no better than chance on these moments ({fitted}); leave it out"
+        said = f"{name}: its scores are no better than chance on these moments ({fitted}); leave it out"
         if strict:
-            raise KitError(message)
-        log.warning(message)
+            raise KitError(said)
+        log.warning(said)
     log.info("model %s was fitted to %s: %s", name, counted(len(moments), "moment", ","), fitted)
     return score
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,22 +85,24 @@ def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | Non
             said without computing is said first.
     """
     listed = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
-    clips = {
-        name: list(of_split(listed[source.manifest], source.split, f"data source {name}: {source.manifest}"))
-        for name, source in recipe.data.items()
-    }
-    _require_unique_ids(clips)
-    moments = {
-        name: _moments_of(name, source, clips[name], listed[source.manifest])
-        for name, source in recipe.data.items()
-        if source.moments
-    }
-    is_read = recipe.model.audio.reads_clips
+    clips: dict[str, Sequence[Clip]] = {}
+    moments: dict[str, list[Moment]] = {}
+    path_of: dict[str, str] = {}
     for name, source in recipe.data.items():
-        if few := few_clips(source, len(clips[name])):
+        part = clips[name] = of_split(listed[source.manifest], source.split, f"data source {name}: {source.manifest}")
+        for clip in part:
+            if path_of.setdefault(clip.id, clip.path) != clip.path:
+                said = f"two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}"
+                raise KitError(f"data source {name}: {said}; make one of the manifests again with another --name")
+        if source.moments:
+            ids = {clip.id for clip in part}
+            moments[name] = [one for one in read_moments(source.moments, listed[source.manifest]) if one.clip in ids]
+            if not moments[name]:
+                raise KitError(f"data source {name}: {source.moments} has no moment of its clips; name their file")
+        if few := few_clips(source, len(part)):
             log.warning("data source %s has only %s", name, few)
-        if is_read and not any(Path(clip.path).is_file() for clip in clips[name]):
-            raise _unreadable(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
+        if recipe.model.audio.reads_clips and not any(Path(clip.path).is_file() for clip in part):
+            raise _unreadable(name, part, f"{part[0].path}: no such audio file")
     augmentations = {
         name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])
         for name, stage in recipe.stages.items()
@@ -112,38 +114,15 @@ def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | Non
     features = build_features(
         every_clip, dict(recipe.model.audio.experts), Path(recipe.banks), strict, device, whole=whole
     )
-    for name, source in recipe.data.items():
-        if all(clip.id in features.broken for clip in clips[name]):
-            first = features.broken[clips[name][0].id]
-            if is_read:
-                raise _unreadable(name, source, clips[name], first)
-            raise KitError(f"data source {name}: no clip has an embedding (first: {first}); add them to the files")
-    return Data(dict(clips), features, augmentations, moments)
+    for name, found in clips.items():
+        if all(clip.id in features.broken for clip in found):
+            raise _unreadable(name, found, features.broken[found[0].id])
+    return Data(clips, features, augmentations, moments)
 
 
-def _require_unique_ids(clips: Mapping[str, Sequence[Clip]]) -> None:
-    """Raise KitError if two files of several manifests have the same id."""
-    path_of: dict[str, str] = {}
-    for name, part in clips.items():
-        for clip in part:
-            if path_of.setdefault(clip.id, clip.path) != clip.path:
-                said = f"two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}"
-                raise KitError(f"data source {name}: {said}; make one of the manifests again with another --name")
-
-
-def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip], listed: Sequence[Clip]) -> list[Moment]:
-    """Read the moments of a source's clips."""
-    ids = {clip.id for clip in clips}
-    if found := [moment for moment in read_moments(source.moments or "", listed) if moment.clip in ids]:
-        return found
-    cure = f"name the moments file that was made with {source.manifest}"
-    raise KitError(f"data source {name}: {source.moments} has no moment of its clips; {cure}")
-
-
-def _unreadable(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> KitError:
-    cure = f"put the files at these paths, or make {source.manifest} again with the right folder"
-    said = f"no audio of its {counted(len(clips), 'clip', ',')} can be read (first: {first})"
-    return KitError(f"data source {name}: {said}; {cure}")
+def _unreadable(name: str, clips: Sequence[Clip], first: str) -> KitError:
+    said = f"none of its {counted(len(clips), 'clip', ',')} can be read (first: {first})"
+    return KitError(f"data source {name}: {said}; put the files at their paths, or make the manifest again")
 
 
 def make_missing(recipe: schema.Recipe) -> None:
@@ -159,8 +138,7 @@ def make_missing(recipe: schema.Recipe) -> None:
     for name, source in recipe.data.items():
         manifest, command = Path(source.manifest), recipe.making(source).make
         if command is None and not manifest.exists():
-            cure = "correct the path, or make the manifest: see lbar data --help"
-            raise KitError(f"data source {name}: the manifest {manifest} does not exist; {cure}")
+            raise KitError(f"data source {name}: no manifest {manifest}; correct the path, or make it with lbar data")
         if command is None or _is_made(name, manifest, command):
             continue
         # The lock is not in the manifest's folder, because the command needs that folder empty.
@@ -171,19 +149,17 @@ def make_missing(recipe: schema.Recipe) -> None:
 
 def _is_made(name: str, manifest: Path, command: str) -> bool:
     record = Path(f"{manifest}.made_by")
-    if manifest.exists() and record.exists() and (made := record.read_text(encoding="utf-8").strip()) != command:
-        cure = "delete it to make it again, or name another manifest"
-        raise KitError(f"data source {name}: {manifest} was made by `{made}`, but `make` is `{command}`; {cure}")
+    made = record.read_text(encoding="utf-8").strip() if manifest.exists() and record.exists() else command
+    if made != command:
+        said = f"{manifest} was made by `{made}`, but `make` is `{command}`"
+        raise KitError(f"data source {name}: {said}; delete it, or name another manifest")
     return manifest.exists()
 
 
 def _make(name: str, manifest: Path, command: str) -> None:
-    try:
-        require_output(command, manifest)
-    except KitError as error:
-        raise KitError(f"data source {name}: {error}") from None
     from data_tools.__main__ import main  # imports all verbs
 
+    require_output(command, manifest)
     log.info("data source %s: making its manifest with %s", name, command)
     if main(shlex.split(command)[2:], inside=True) or not manifest.exists():
         raise KitError(f"data source {name}: `{command}` did not make {manifest}; see its output above")
@@ -194,10 +170,7 @@ def few_clips(source: schema.Source, count: int) -> str:
     """Say that a source has well below its published number of clips; "" if it has not."""
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
-    return (
-        f"{count:,} of {source.expected.clips:,} published clips; get the missing clips, then delete {source.manifest} "
-        "to make it again"
-    )
+    return f"{count:,} of {source.expected.clips:,} published clips; get the others, then delete {source.manifest}"
 
 
 def input_paths(command: str) -> list[Path]:

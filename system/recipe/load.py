@@ -1,7 +1,6 @@
 """Read a recipe and changes of the command line, or report all mistakes with their lines."""
 
 import difflib
-import functools
 import hashlib
 import json
 import re
@@ -13,12 +12,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from data_tools.errors import DataError, KitError, first_line
 from data_tools.files import replacing, require_file
 from data_tools.settings import Document, Keys, cut, fault_of, parse
-from system.audio import KINDS, kind_class
 from system.recipe import schema
 from system.recipe.rules import below, child, fit_mistakes, name_mistakes
 
@@ -31,7 +29,6 @@ class RecipeError(KitError):
         self.problems = problems
 
 
-_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 SUFFIXES = (".yaml", ".yml", ".json")  # the settings stored with runs and models are JSON
 
 Mistake = tuple[Keys, int, str]  # keys, line in the file (0: command line), message
@@ -52,21 +49,12 @@ class Loaded:
 
 def text_of(recipe: schema.Recipe) -> str:
     """Return every setting of a recipe, with defaults, as JSON that can be read as YAML."""
-    return _as_json(recipe.model_dump(mode="json"), 1) + "\n"
+    return json.dumps(recipe.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
 def as_change(key: str, value: object) -> str:
     """Format a changed setting as KEY=VALUE, as the option --set expects it."""
-    return f"{key}={_as_json(value)}"
-
-
-def _as_json(value: object, indent: int | None = None) -> str:
-    """Format a value as JSON that is YAML too.
-
-    Only what YAML changes or forbids is escaped: it has no surrogate pairs.
-    """
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
@@ -225,29 +213,17 @@ def _message_of(item: Any, document: Any) -> str:
         return f"unknown kind {cut(repr(tag))}; {_likely(tag, known)}kinds: {', '.join(known)}"
     if kind != "extra_forbidden":
         return fault_of(item)
+    described = schema.Recipe.model_json_schema()
+    known = [key for part in (described, *described["$defs"].values()) for key in part.get("properties", ())]
     places = [".".join(map(str, keys)) for keys, _ in below(document) if len(keys) > 1 and keys[-1] == name]
     is_top = len(item["loc"]) == 1 and places  # the key stands at other places
-    hint = f"did you mean {' or '.join(places[:3])}?" if is_top else _likely(name, _all_keys())
+    hint = f"did you mean {' or '.join(places[:3])}?" if is_top else _likely(name, known)
     return f"settings of this kind do not have this key; {hint or 'remove it'}".rstrip()
 
 
 def _likely(name: str, known: list[str]) -> str:
     close = [one for one in difflib.get_close_matches(name, known, 2) if one != name]
     return f"did you mean {close[0]}? " if close else ""
-
-
-@functools.cache
-def _all_keys() -> list[str]:
-    """Return the keys that occur anywhere in recipes, for suggestions."""
-    done: set[type[BaseModel]] = set()
-    pending: list[Any] = [schema.Recipe, *map(kind_class, KINDS)]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, type) and issubclass(part, BaseModel) and part not in done:
-            done.add(part)
-            pending += [*part.__subclasses__(), *(field.annotation for field in part.model_fields.values())]
-        pending += getattr(part, "__args__", ())
-    return sorted({key for part in done for key in part.model_fields})
 
 
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -209,7 +209,7 @@ def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
         yield ("temperature",), "the temperature is learned, but has no start value; set model.learned_temperature"
     for number, name in enumerate(term.taught_by):
         teacher, stages = recipe.teachers[name], list(recipe.stages)
-        if isinstance(teacher, schema.StageTeacher) and teacher.stage in stages[stages.index(stage) :]:
+        if isinstance(teacher, schema.FromStage) and teacher.stage in stages[stages.index(stage) :]:
             yield ("teachers", number), f"stage {teacher.stage!r} must come before this stage, which learns from it"
 
 

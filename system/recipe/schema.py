@@ -5,15 +5,21 @@ Classes of settings for all sections of a recipe, which refuse unknown keys. Thi
 Sections of a recipe: `data` names manifests. `model` defines how clips and captions are embedded and scored (see
 system/models). `stages` train the model in order. A stage sets its own initial weights, data, batches, learning rates,
 end and monitoring; it inherits no settings. `rank` writes score matrices and ranked lists with the trained model.
+`lbar keys PATH` prints classes of this file.
 """
 
+import difflib
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from data_tools.errors import KitError
 from data_tools.manifest import Split
-from data_tools.settings import Name, Positive, Strict
+from data_tools.settings import Name, Positive, Strict, kinds_of
+from system.audio import KINDS, kind_class
 from system.batches.augment import Augment
 from system.losses import Loss
 from system.losses.cider import Cider
@@ -58,56 +64,25 @@ class FromScratch(Strict):
 
 
 class FromStage(Strict):
+    """A checkpoint of an earlier stage of the same run."""
+
     kind: Literal["stage"]
-    stage: str  # an earlier one
+    stage: str  # must come before the stage that uses it
     checkpoint: Checkpoint  # last, or a metric that the stage monitors: its best checkpoint
 
 
 class FromModel(Strict):
-    """Initial weights from a trained model with the same layers. A model that was trained on clips that this recipe
-    ranks is refused.
-    """
-
-    kind: Literal["model"]
-    folder: str  # of a finished run, or of an exported model
-    stage: str | None = None  # of a run; null: that of its first rank entry
-    checkpoint: Checkpoint | None = None  # of a run; null: that of its first rank entry
-    trained_on_test: Literal["acknowledged"] | None = None  # required if it was trained on clips that are ranked
-
-
-class StageTeacher(Strict):
-    """An earlier stage of the same run."""
-
-    kind: Literal["stage"]
-    stage: str  # must come before the stages that learn from it
-    checkpoint: Checkpoint  # last, or a metric that the stage monitors: its best checkpoint
-
-
-class ModelTeacher(Strict):
-    """Teacher from a finished run or an exported model. A model that was trained on clips that this recipe ranks is
-    refused.
+    """A finished run or an exported model; as initial weights, one with the same layers. Its training clips count as
+    those of this run: ranked ones among them are warned about, and counted in the results.
     """
 
     kind: Literal["model"]
     folder: str  # of the run, or of the exported model
     stage: str | None = None  # of a run; null: that of its first rank entry
     checkpoint: Checkpoint | None = None  # of a run; null: that of its first rank entry
-    trained_on_test: Literal["acknowledged"] | None = None  # required if it was trained on clips that are ranked
 
 
-class EmbeddingsTeacher(Strict):
-    """Teacher given by a file with its embeddings of all clips and captions for training, validation and ranking. The
-    file has the format of `lbar embed`, with three arrays: `kind` (clip or caption), `id`, and
-    `embedding`. The id of a caption is the clip's id, #, and the caption's number from 1. The clips that such a teacher
-    was trained on are unknown.
-    """
-
-    kind: Literal["embeddings"]
-    file: str  # .npz
-    trained_on_test: Literal["acknowledged"]  # its model may have been trained on clips that are ranked
-
-
-Teacher = Annotated[StageTeacher | ModelTeacher | EmbeddingsTeacher, Field(discriminator="kind")]
+Teacher = Annotated[FromStage | FromModel, Field(discriminator="kind")]
 
 
 class Train(Strict):
@@ -275,15 +250,17 @@ class Recipe(Strict):
         return manifests | moments | self.model.embedding_files
 
     @property
+    def learned_from(self) -> dict[str, Path]:
+        """Folders of start models and teachers that are not of this run, by their keys."""
+        models: dict[str, Any] = {f"stages.{name}.start_from": stage.start_from for name, stage in self.stages.items()}
+        models |= {f"teachers.{name}": teacher for name, teacher in self.teachers.items()}
+        return {key: Path(one.folder) for key, one in models.items() if isinstance(one, FromModel)}
+
+    @property
     def other_models(self) -> dict[str, Path]:
-        """Runs, exported models and files of embeddings that the recipe reads, by their keys."""
-        starts = {f"stages.{name}.start_from": stage.start_from for name, stage in self.stages.items()}
-        teachers = {f"teachers.{name}": teacher for name, teacher in self.teachers.items()}
-        found = {key: Path(one.folder) for key, one in (starts | teachers).items() if hasattr(one, "folder")}
-        found |= {key: Path(one.file) for key, one in teachers.items() if isinstance(one, EmbeddingsTeacher)}
-        for name, entry in self.rank.items():
-            found |= {f"rank.{name}.of.{i}": Path(folder) for i, folder in enumerate(entry.other_models)}
-        return found
+        """Runs and exported models that the recipe reads, by their keys."""
+        ranked = {f"rank.{name}.of.{i}": one for name, e in self.rank.items() for i, one in enumerate(e.other_models)}
+        return self.learned_from | {key: Path(folder) for key, folder in ranked.items()}
 
     def making(self, source: Source) -> Source:
         """Return the source that says how a source's manifest is made; the source itself if none does."""
@@ -323,3 +300,54 @@ class Recipe(Strict):
     def ranked_source(self, name: str) -> str:
         """Return the data source that a rank entry ranks, or the entries that it combines; not of a blind set."""
         return self.ranked(name).data
+
+
+def settings_at(path: str) -> list[type[Strict]]:
+    """Return the classes of settings at a path.
+
+    Args:
+        path: Such as stages.optimizer; names of stages and so on may be left out.
+    """
+    for kind in KINDS:
+        kind_class(kind)
+    found: list[type[Strict]] = [Recipe]
+    is_named = False  # the part before holds settings by names of the user's choice
+    for part in filter(None, path.split(".")):
+        having = [one for one in found if part in one.model_fields]
+        if having:
+            annotations = [one.model_fields[part].annotation for one in having]
+            found = list(dict.fromkeys(kind for one in annotations for kind in _classes(one))) or having
+            is_named = any(_holds_names(one) for one in annotations)
+            continue
+        known = [name for one in found for name in one.model_fields]
+        if is_named and not difflib.get_close_matches(part, known, 1, 0.87):  # a name of the user's choice
+            is_named = False
+        else:
+            close = difflib.get_close_matches(part, known, 1) or [", ".join(dict.fromkeys(known))]
+            raise KitError(f"{path}: a recipe has no key {part!r} there; did you mean {close[0]}?")
+    return found
+
+
+def fields_of(kind: type[Strict]) -> str:
+    """Return the source of the settings of a class, without its methods, after that of its bases."""
+    bases = [one for one in reversed(kind.__mro__) if issubclass(one, Strict) and one is not Strict]
+    return "\n\n".join("\n".join(_without_methods(inspect.getsource(one))).rstrip() for one in bases)
+
+
+def _without_methods(source: str) -> Iterator[str]:
+    for line in source.splitlines():
+        if line.startswith(("    @", "    def ", "    async ")):
+            return
+        yield line
+
+
+def _classes(annotation: Any) -> Iterator[type[Strict]]:
+    """Yield the classes of settings that an annotation allows."""
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        yield from kinds_of(annotation).values() if inspect.isabstract(annotation) else [annotation]
+    for one in get_args(annotation):
+        yield from _classes(one)
+
+
+def _holds_names(annotation: Any) -> bool:
+    return any(getattr(one, "__origin__", one) in (dict, list) for one in (annotation, *get_args(annotation)))

@@ -8,28 +8,27 @@ done.json          exists once the stage is finished: its steps and lines
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from data_tools.errors import KitError
-from data_tools.files import replacing, write_json
+from data_tools.files import replacing
 from data_tools.settings import read_shaped
 from submission.editions import format_metric
-from submission.runs.record import EpochLine, Record, finish_hint
+from submission.runs.record import EpochLine, finish_hint
 from system.recipe.schema import LOWER_IS_BETTER
 
 OF_LOSSES = "learned."  # start of the names of the learned parameters of losses
 
 
-@dataclass
-class Progress:
-    """How far the training of a stage is.
+class Progress(BaseModel):
+    """How far the training of a stage is. A field is assigned to change it, so that it is stored.
 
     Attributes:
         step: Number of finished updates.
@@ -40,16 +39,20 @@ class Progress:
     """
 
     step: int = 0
-    lines: list[EpochLine] = field(default_factory=list)
-    sums: dict[str, float] = field(default_factory=dict)
+    lines: list[EpochLine] = []
+    sums: dict[str, float] = {}
     counted: int = 0
-    times: dict[str, float] = field(default_factory=dict)
+    times: dict[str, float] = {}
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of done.json."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         began = time.monotonic()
         yield
-        self.times[name] = self.times.get(name, 0.0) + time.monotonic() - began
+        self.times |= {name: self.times.get(name, 0.0) + time.monotonic() - began}
 
     def add(self, values: dict[str, float] | None) -> None:
         """Count a step. values: Its loss and diagnostics; None if fp16 has skipped the update."""
@@ -92,8 +95,7 @@ def save(
     if ends_epoch and (epoch := progress.lines[-1].epoch) in kept:
         save_weights(model.state_dict(), weights_file(folder, epoch))
     state = {name: part.state_dict() for name, part in {"model": model, **parts}.items()}
-    lines = [line.document() for line in progress.lines]
-    state |= {"precision": precision, "progress": {**vars(progress), "lines": lines}}
+    state |= {"precision": precision, "progress": progress.document()}
     with replacing(folder / "last.pt") as temporary:
         try:
             torch.save(state, temporary)
@@ -111,16 +113,10 @@ def load_state(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        state["progress"]["lines"] = [EpochLine.model_validate(line) for line in state["progress"]["lines"]]
-        state["progress"] = Progress(**state["progress"])
+        state["progress"] = Progress.model_validate(state["progress"])
     except Exception as error:  # torch.load raises many kinds for a damaged file
         raise KitError(f"{path} is damaged ({type(error).__name__}); {_again(folder)}") from error
     return state
-
-
-def write_done(folder: Path, progress: Progress) -> None:
-    """Mark a stage as finished."""
-    write_json(folder / "done.json", {"step": progress.step, "lines": [line.document() for line in progress.lines]})
 
 
 def read_done(folder: Path) -> Progress:
@@ -128,13 +124,7 @@ def read_done(folder: Path) -> Progress:
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
-    done = read_shaped(path, _Done, _again(folder))
-    return Progress(done.step, done.lines)
-
-
-class _Done(Record):
-    step: int
-    lines: list[EpochLine]
+    return read_shaped(path, Progress, _again(folder))
 
 
 def _again(folder: Path) -> str:

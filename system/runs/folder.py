@@ -19,13 +19,12 @@ result.json      facts about the run and the results of all entries; written las
 import json
 import logging
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from data_tools.errors import KitError, SaidElsewhere, sentences
+from data_tools.errors import KitError
 from data_tools.files import lock, remove_parts, replacing, write_text
 from data_tools.settings import read_shaped
 from submission.runs.record import (
@@ -73,29 +72,6 @@ class Provenance(Record):
     machine: str
     started_in: str
     inputs: dict[str, Any]
-
-
-class LogFile(logging.FileHandler):
-    """Log handler of a run's log.txt; on a full disk, it warns once and gives up."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, encoding="utf-8")
-        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Stop writing if the disk is full."""
-        root = logging.getLogger()
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
-            return
-        if self in root.handlers:
-            root.removeHandler(self)
-            log.warning("%s cannot be written any more (%s)", self.baseFilename, sys.exc_info()[1])
-
-    def close(self) -> None:
-        """Close log.txt; messages that a full disk has not taken are lost."""
-        with suppress(OSError):  # closing flushes the text that did not fit once more
-            super().close()
 
 
 class Run:
@@ -159,15 +135,18 @@ class Run:
         The folder of a new run is removed if the run fails before any training.
         """
         made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
-        busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
-        with lock(self.folder / "lock", busy), closing(LogFile(self.folder / "log.txt")) as handler:
+        busy = f"{self.folder}: another process is working on this run; wait for it"
+        with (
+            lock(self.folder / "lock", busy),
+            closing(logging.FileHandler(self.folder / "log.txt", encoding="utf-8")) as handler,
+        ):
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             remove_parts(self.folder)
             logging.getLogger().addHandler(handler)
             try:
                 yield
             except BaseException as error:
-                for line in sentences(error) if not isinstance(error, SaidElsewhere) else ():
-                    handler.handle(logging.makeLogRecord({"msg": "error: %s", "args": (line,)}))
+                handler.handle(logging.makeLogRecord({"msg": f"error: {error}"}))
                 if isinstance(error, KitError | OSError) and made and not any(self.folder.glob("*/last.pt")):
                     shutil.rmtree(self.folder)
                     with suppress(OSError):  # the folder holds other runs by now
@@ -183,28 +162,23 @@ class Run:
         Only `rank`, and the sources that only `rank` uses, may differ.
         """
         if not self.resolved.exists():
-            own, copy = {"lock", "log.txt"}, self.folder / "recipe.yaml"
-            own |= {copy.name} if copy.exists() and copy.read_bytes() == loaded.source else set()
             found = self.folder.iterdir() if self.folder.exists() else ()
-            if any(path.name not in own and path.suffix != ".part" for path in found):
+            if any(path.name not in ("lock", "log.txt") and path.suffix != ".part" for path in found):
                 raise KitError(f"{self.folder} is neither a run nor empty; name another folder")
             return
         before, now = (_training_settings(one) for one in (load_recipe(self.resolved).recipe, loaded.recipe))
         if json.dumps(before) != json.dumps(now):
             keys = ", ".join(key for key, _, _ in differing(before, now)) or "the order of stages or experts"
-            raise KitError(
-                f"{self.folder} is a run with other settings ({keys}); give the same ones, or name another run with "
-                "--name"
-            )
+            raise KitError(f"{self.folder} is a run with other settings ({keys}); make another run with --name")
 
     def adopt(self, loaded: Loaded) -> None:
         """Write the recipe, in place of another one with the same training."""
         if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == loaded.resolved():
             return
         keep_imports(loaded.recipe, self.folder)
+        write_text(self.resolved, loaded.resolved())
         with replacing(self.folder / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
-        write_text(self.resolved, loaded.resolved())
 
 
 def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:

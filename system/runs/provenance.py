@@ -1,23 +1,35 @@
-"""What a run is made of: code, machine, and checksums of manifests and weights, which are compared at resume."""
+"""What a run is made of: code, machine, checksums of manifests and weights, and the clips that it was trained on.
+
+Checksums are compared at resume. Clips show leaks: which of those that a model, its start models and its teachers were
+trained on are ranked.
+
+<run or exported model>/trained_on.csv   id, freesound_id (may be empty), quick_sha256 of the audio file
+"""
 
 import json
+import logging
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from data_tools.errors import KitError
 from data_tools.files import write_json
+from data_tools.manifest import Clip
+from data_tools.tables import read_table, write_table
 from system.audio.base import file_sha256
 from system.recipe import schema
+from system.recipe.data import Data
 from system.recipe.load import Loaded, differing
-from system.runs.folder import Provenance, Run, trained_files
+from system.runs.folder import TRAINED_ON, Provenance, Run, trained_files
+
+log = logging.getLogger(__name__)
 
 
 def commit() -> str:
@@ -31,8 +43,7 @@ def commit() -> str:
 
 def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
     """Return the checksums of manifests, moments, embeddings, teachers, start models and imports that exist."""
-    models = [path for key, path in recipe.other_models.items() if not key.startswith("rank.")]
-    return checksums([*recipe.data_files.values(), *models, *map(Path, recipe.imports)])
+    return checksums([*recipe.data_files.values(), *recipe.learned_from.values(), *map(Path, recipe.imports)])
 
 
 def checksums(paths: Iterable[Path]) -> dict[str, str]:
@@ -93,3 +104,70 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, gpu: str | Non
     commits = list(dict.fromkeys([*noted["commits"], commit()]))
     noted |= {"commits": commits, "changes": list(loaded.changes), "inputs": noted["inputs"] | now}
     write_json(run.provenance, Provenance.model_validate(noted).document())
+
+
+class TrainedClip(NamedTuple):
+    """A row of trained_on.csv."""
+
+    id: str
+    freesound_id: str
+    quick_sha256: str
+
+
+NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training data are not known
+
+
+def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
+    """Write trained_on.csv: the clips of the run's stages, of its start models, and of its teachers."""
+    if run.trained_on.exists():
+        return
+    clips = [
+        TrainedClip(clip.id, clip.freesound_id or "", data.quick_checksum(clip))
+        for source in recipe.trained_on
+        for clip in data.readable_clips(source)
+    ]
+    for key, model in recipe.learned_from.items():
+        known = read_trained_clips(model)
+        if known is None:
+            log.warning("%s: the training data of %s is unknown; metrics may be too high", key, model)
+        clips += known or [NOT_KNOWN]
+    if recipe.model.audio.trained_on_captions:
+        clips.append(NOT_KNOWN)
+    if clips:
+        write_table(run.trained_on, TrainedClip._fields, dict.fromkeys(clips))
+
+
+def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
+    """Read the clips that a run or an exported model was trained on; None if not all are known."""
+    path = folder / TRAINED_ON
+    if not path.exists():
+        return None
+    found = _read(path)
+    return None if NOT_KNOWN in found else found
+
+
+def _read(path: Path) -> list[TrainedClip]:
+    rows = read_table(path, TrainedClip._fields)
+    return [TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in rows]
+
+
+def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str] = ()) -> int:
+    """Count the clips of a data source that the run's model, its start models or its teachers were trained on.
+
+    Args:
+        others: Folders of further models.
+    """
+    files = [run.trained_on, *(Path(folder) / TRAINED_ON for folder in others)]
+    trained = [clip for path in files if path.exists() for clip in _read(path)]
+    return len(shared_clips(trained, data.readable_clips(source), data))
+
+
+def shared_clips(trained: Sequence[TrainedClip], clips: Sequence[Clip], data: Data) -> list[Clip]:
+    """Return the clips with the audio, or of the Freesound recording, of a trained one; without audio, by id."""
+    contents, recordings = {one.quick_sha256 for one in trained} - {""}, {one.freesound_id for one in trained} - {""}
+    ids = {one.id for one in trained if not one.quick_sha256}
+    return [
+        clip
+        for clip in clips
+        if clip.id in ids or clip.freesound_id in recordings or data.quick_checksum(clip) in contents
+    ]

@@ -1,4 +1,15 @@
-"""Gradients of one update, for the whole batch in one pass, or for a few items at a time."""
+"""Gradients of one update.
+
+Usually the whole batch is embedded in one pass, and its loss goes back through that pass. Two things divide a batch:
+
+- chunks (`grad_cache_chunk`): a few items are embedded at a time, since a whole pass does not fit into the memory;
+- processes: each GPU embeds its share of the items.
+
+Yet the loss compares all clips with all captions, so it cannot be divided. Both are solved in one way: the parts are
+embedded, their embeddings are joined, the loss of the whole batch gives the gradient of each embedding, and each part
+takes the gradients of its own embeddings back into the encoders. Chunk i belongs to process i % n; without chunks, each
+process has one.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -94,11 +105,11 @@ def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tens
 def _add_gradients_by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Add the same gradients in the memory of one chunk, for one more forward pass (gradient caching).
+    """Add the same gradients, with a batch in chunks (gradient caching) or divided among processes.
 
-    All chunks are embedded without a graph, and the loss of the whole batch gives the gradient of each embedding. Then
-    every chunk is embedded again, with the same random draws, and its gradients go on into the encoder. Without
-    `grad_cache_chunk`, each process has one chunk of clips and one of captions, embeds them once, and keeps the graph.
+    With `grad_cache_chunk`, chunks are embedded without a graph and, once the gradients of embeddings are known, again,
+    with the same random draws: one more forward pass in the memory of one chunk. Without it, a process embeds its chunk
+    of clips and its chunk of captions once, and keeps the graph.
 
     Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (2021).
     """

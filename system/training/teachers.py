@@ -8,15 +8,12 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
 from system.batches.items import caption_key
 from system.batches.loader import Taught, Teachers
-from system.models.embeddings import Embedded
 from system.ranking.embedding import embed_texts, vectors
 from system.recipe import schema
 from system.recipe.data import Data
@@ -39,35 +36,16 @@ def embed_by_teachers(
 def teacher_embeddings(
     name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], data: Data, device: torch.device
 ) -> Taught:
-    """Return the embeddings of clips and their captions by a teacher: computed, or read from its file."""
+    """Return the embeddings of clips and their captions by a teacher."""
     teacher, banks = recipe.teachers[name], Path(recipe.banks)
     clips = list({clip.id: clip for clip in clips}.values())
     keys = [data.features.keys[clip.id] for clip in clips]
-    queries = {caption_key(clip, i): query for clip in clips for i, query in enumerate(caption_queries([clip]))}
-    if isinstance(teacher, schema.EmbeddingsTeacher):
-        log.info("teacher %s: reading its embeddings from %s", name, teacher.file)
-        sounds = _read(name, teacher.file, "clip", [clip.id for clip in clips])
-        texts = _read(name, teacher.file, "caption", [query.id for query in queries.values()])
-    else:
-        folder = Path(teacher.folder) if isinstance(teacher, schema.ModelTeacher) else run.folder
-        retriever = Retriever(
-            open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks), banks
-        )
-        if retriever.recipe.model.score.of_series:
-            raise KitError(f"teacher {name}: {folder} has no single vector per clip; use another model")
-        log.info("teacher %s: embedding with %s, checkpoint %s", name, folder, retriever.facts.checkpoint)
-        sounds = vectors(retriever.open(clips, strict=True).embedded)
-        texts = vectors(embed_texts(retriever.model, [query.text for query in queries.values()]))
+    queries = {caption_key(clip, i): query.text for clip in clips for i, query in enumerate(caption_queries([clip]))}
+    folder = Path(teacher.folder) if isinstance(teacher, schema.FromModel) else run.folder
+    retriever = Retriever(open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks), banks)
+    if retriever.recipe.model.score.of_series:
+        raise KitError(f"teacher {name}: {folder} has no single vector per clip; use another model")
+    log.info("teacher %s: embedding with %s, checkpoint %s", name, folder, retriever.facts.checkpoint)
+    sounds = vectors(retriever.open(clips, strict=True).embedded)
+    texts = vectors(embed_texts(retriever.model, list(queries.values())))
     return Taught(dict(zip(keys, sounds, strict=True)), dict(zip(queries, texts, strict=True)))
-
-
-def _read(name: str, file: str, kind: Kind, ids: Sequence[str]) -> np.ndarray:
-    """Read a teacher's embeddings (N, D) of some clips or captions, of length 1."""
-    try:
-        found = read_vectors([file], kind, "id")
-    except KitError as error:
-        raise KitError(f"teacher {name}: {error}") from error
-    if absent := next((one for one in ids if one not in found), None):
-        cure = "write the file again with all clips and captions of the recipe"
-        raise KitError(f"teacher {name}: {file} has no embedding of the {kind} {absent}; {cure}")
-    return vectors(Embedded(torch.from_numpy(np.concatenate([found.read(one) for one in ids]))))

@@ -37,20 +37,28 @@ class Tracking:
     def __init__(self, name: Tracker | None, run: Run, profile_steps: int = 0) -> None:
         self.name, self._send, self._sent = name, None, 0
         self._profile_steps = profile_steps
-        try:
-            if name:
-                self._sent, self._send = (0, _tensorboard(run)) if name == "tensorboard" else _wandb(run)
-        except Exception as error:  # without a login or a network; training does not need them
-            log.warning("%s cannot be used: %s", name, error)
+        if name:
+            with self._leaving():
+                self._sent, self._send = _tensorboard(run) if name == "tensorboard" else _wandb(run)
 
     def step(self, step: int, values: dict[str, float]) -> None:
         """Send the values of a step, counted over all stages."""
-        if self._send is None or step <= self._sent:
-            return
+        if self._send and step > self._sent:
+            with self._leaving():
+                self._send(values, step)
+                self._sent = step
+
+    def lines(self, lines: Sequence[EpochLine]) -> None:
+        """Send what is new in the lines of all epochs so far."""
+        for step, values in metrics_by_step(lines):
+            self.step(step, values)
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Leave a tracker that fails, without a login, a network or disk space: training does not need it."""
         try:
-            self._send(values, step)
-            self._sent = step
-        except Exception as error:  # of a server, a network, a full disk: training does not need them
+            yield
+        except Exception as error:
             log.warning("%s failed and gets no more data of this run: %s", self.name, error)
             self._send = None
 
@@ -71,13 +79,8 @@ class Tracking:
         with torch_profiler.profile(schedule=steps, on_trace_ready=write) as profiler:
             yield profiler.step
 
-    def lines(self, lines: Sequence[EpochLine]) -> None:
-        """Send what is new in the lines of all epochs so far."""
-        for step, values in metrics_by_step(lines):
-            self.step(step, values)
 
-
-def _tensorboard(run: Run) -> Send:
+def _tensorboard(run: Run) -> tuple[int, Send]:
     from torch.utils.tensorboard import SummaryWriter
 
     shutil.rmtree(run.folder / "tensorboard", ignore_errors=True)
@@ -88,7 +91,7 @@ def _tensorboard(run: Run) -> Send:
             writer.add_scalar(key, value, step)
         writer.flush()
 
-    return send
+    return 0, send
 
 
 def _wandb(run: Run) -> tuple[int, Send]:

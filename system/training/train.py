@@ -20,9 +20,10 @@ from torch.nn.utils import clip_grad_norm_
 from data_tools.cli import counted
 from data_tools.cli import progress as progress_bar
 from data_tools.errors import KitError
+from data_tools.files import write_json
 from submission.editions import format_metric
 from submission.runs.record import EpochLine
-from system.batches.loader import Teachers, read_batches
+from system.batches.loader import read_batches
 from system.compute.device import memory_errors, seed_generators, tf32_products
 from system.compute.processes import (
     broadcast_from_first,
@@ -45,11 +46,12 @@ from system.training.schedule import ends_early, learning_rate, parameter_groups
 from system.training.step import add_gradients, read_numbers
 from system.training.teachers import embed_by_teachers
 from system.training.tracking import EVERY, Tracking, metrics_by_step
-from system.training.validation import MomentValidation, Validation, collapse_messages
+from system.training.validation import MomentValidation, Validation, Watched, collapse_messages
 
 log = logging.getLogger(__name__)
 
-Validate = Callable[[RetrievalModel], tuple[dict[str, float], dict[str, float]]]  # metrics, and spreads of embeddings
+LOWER_RATE = "lower the learning rate in a new run"  # cure for values that are not finite
+Validated = tuple[dict[str, float], dict[str, float]]  # metrics, and spreads of embeddings
 
 
 def train(
@@ -68,16 +70,14 @@ def train(
     initial = {name: value.cpu().clone() for name, value in model.state_dict().items()}  # not in a GPU's memory
     earlier: list[EpochLine] = []
     for name, stage in recipe.stages.items():
-        folder = run.folder / name
-        if (folder / "done.json").exists():
+        if (run.folder / name / "done.json").exists():
             log.info("stage %s is already finished and not trained again", name)
         else:
             model.load_state_dict(initial)
-            chunk = "set grad_cache_chunk, or a lower one, which gives the same gradients, or "
-            cure = f"{chunk if recipe.model.embeds_in_chunks else ''}lower batch_size"
-            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", cure):
+            chunk = "set or lower grad_cache_chunk (the same gradients), or " if recipe.model.embeds_in_chunks else ""
+            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", f"{chunk}lower batch_size"):
                 train_stage(recipe, name, run, data, model, relevance, earlier, track)
-        earlier += checkpoints.read_done(folder).lines
+        earlier += checkpoints.read_done(run.folder / name).lines
     on_first(lambda: run.write_metrics(earlier))
     track.lines(earlier)
 
@@ -94,50 +94,62 @@ def train_stage(
 ) -> None:
     """Train one stage from its last state. earlier: Lines of metrics.jsonl of the stages before it."""
     stage, number, device = recipe.stages[name], list(recipe.stages).index(name), model.device
-    folder, precision = run.folder / name, _precision(name, stage, device)
+    folder = run.folder / name
     folder.mkdir(parents=True, exist_ok=True)
+    precision = stage.precision if device.type == "cuda" else "float32"
+    if precision != stage.precision:
+        log.warning("stage %s: precision %s needs CUDA; this machine computes in float32", name, stage.precision)
     sampler = data.sampler(name, stage, (recipe.seed, number))
     steps = sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
     relevance = relevance if terms.need_relevance(stage.losses) else None
     with first_before_others():
         teachers = embed_by_teachers(recipe, stage, run, data, device)
-    validate = _validation(stage, data, relevance, teachers, precision)
+    if stage.unit == "moment":
+        watched = {source: (data.readable_clips(source), data.moments[source]) for source in stage.monitor.data}
+        validate: Watched = MomentValidation(watched, stage, data.features, precision)
+    else:
+        clips = [clip for source in stage.monitor.data for clip in data.readable_clips(source)]
+        validate = Validation(clips, stage, data.features, relevance, teachers, precision)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups, decay = parameter_groups(model, stage.optimizer), stage.optimizer.weight_decay
     optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=device.type == "cuda" or None)
     scaler = GradScaler(device.type, enabled=precision == "fp16")
-    at = _resume(folder, precision, model, optimizer, scaler)
-    if len(set(gather(at.step))) > 1:
-        raise KitError(f"stage {name}: the processes are at different steps; share {run.folder} among the machines")
-    if not at.step:
-        _load_start(name, stage.start_from, run, model, Path(recipe.banks))
-    on_first(lambda: run.write_metrics([*earlier, *at.lines]))
-    track.lines([*earlier, *at.lines])
+    progress = _resume(folder, precision, model, optimizer, scaler)
+    if not progress.step:
+        _load_start(recipe, name, run, model)
+
+    def report() -> None:
+        """Write and send the lines of all epochs so far."""
+        on_first(lambda: run.write_metrics([*earlier, *progress.lines]))
+        track.lines([*earlier, *progress.lines])
+
+    report()
     earlier_steps = max((step for step, _ in metrics_by_step(earlier)), default=0)
     made = read_batches(
         sampler, data.features, relevance, device, teachers,
         longest=recipe.model.audio.training_frames,
         chunk=stage.grad_cache_chunk,
         pad_to_batch=not recipe.model.embeds_in_chunks,
-        step=at.step,
+        step=progress.step,
     )  # fmt: skip
     epochs, total, saved = counted(stage.epochs, "epoch"), stage.epochs * steps, time.monotonic()
-    log.info("stage %s: training %s of %s each, from step %d on", name, epochs, counted(steps, "step"), at.step)
+    log.info("stage %s: training %s of %s each, from step %d on", name, epochs, counted(steps, "step"), progress.step)
     with (
         closing(made) as batches,
         tf32_products(device),
-        progress_bar(name, total, "step", at.step) as bar,
+        progress_bar(name, total, "step", progress.step) as bar,
         _interrupts() as asked,
         track.profiled(folder) as profile_step,
     ):
-        while at.step < total and not (at.step % steps == 0 and ends_early(stage.stop, at.history)):
-            seed_generators(int(np.random.SeedSequence([recipe.seed, number, at.step]).generate_state(1)[0]))
-            set_training_mode(model, stage.optimizer, at.step, trained)
+        while progress.step < total and not (progress.step % steps == 0 and ends_early(stage.stop, progress.history)):
+            step = progress.step
+            seed_generators(int(np.random.SeedSequence([recipe.seed, number, step]).generate_state(1)[0]))
+            set_training_mode(model, stage.optimizer, step, trained)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(stage, group["base_lr"], at.step, steps, at.history)
-            with at.timed("data"):
+                group["lr"] = learning_rate(stage, group["base_lr"], step, steps, progress.history)
+            with progress.timed("data"):
                 batch = next(batches)
-            with at.timed("step"):
+            with progress.timed("step"):
                 optimizer.zero_grad()
                 found = add_gradients(model, batch, stage, precision, scaler)
                 scaler.unscale_(optimizer)
@@ -145,85 +157,60 @@ def train_stage(
                 values = read_numbers(found)  # waits for the GPU
             is_finite = math.isfinite(values["loss"]) and math.isfinite(values.pop("norm"))
             if not (is_finite or scaler.is_enabled()):
-                raise KitError(f"stage {name}, step {at.step}: loss or gradients are not finite; {_lower_rate(folder)}")
+                raise KitError(f"stage {name}, step {step}: loss or gradients are not finite; {LOWER_RATE}")
             scaler.step(optimizer)  # skips an update whose fp16 gradients overflow
             scaler.update()
-            at.add(values if is_finite else None)
+            progress.add(values if is_finite else None)
             profile_step()
             bar.set_postfix_str(f"loss {values['loss']:.4f}" if is_finite else "update skipped", refresh=False)
             bar.update()
-            if at.step % EVERY == 0 and at.step % steps:
-                rate = optimizer.param_groups[0]["lr"]
-                track.step(earlier_steps + at.step, {f"{name}/steps/loss": values["loss"], f"{name}/steps/lr": rate})
-            if ends_epoch := at.step % steps == 0:
-                _finish_epoch(name, at, steps, optimizer, model, validate, folder)
-                on_first(lambda: run.write_metrics([*earlier, *at.lines]))
+            rate, ends_epoch = optimizer.param_groups[0]["lr"], progress.step % steps == 0
+            if progress.step % EVERY == 0 and not ends_epoch:
+                shown = {f"{name}/steps/loss": values["loss"], f"{name}/steps/lr": rate}
+                track.step(earlier_steps + progress.step, shown)
+            if ends_epoch:
+                broadcast_from_first(model)
+                _finish_epoch(name, progress, steps, rate, lambda: validate(model))
             stops = any(gather(asked()))
             if ends_epoch or time.monotonic() - saved > 60 * (stage.save_minutes or math.inf) or stops:
                 saved = time.monotonic()
                 if is_first():
                     keep, parts = stage.monitor.keep, {"optimizer": optimizer, "scaler": scaler}
-                    with at.timed("saving"):
-                        checkpoints.save(folder, at, keep, ends_epoch, precision, model, **parts)
+                    with progress.timed("saving"):
+                        checkpoints.save(folder, progress, keep, ends_epoch, precision, model, **parts)
             if ends_epoch:
-                track.lines([*earlier, *at.lines])
+                report()
             if stops:
-                log.warning("stopped at step %d of stage %s", at.step, name)
+                log.warning("stopped at step %d of stage %s", progress.step, name)
                 raise KeyboardInterrupt
     for parameter in trained:  # a stage may end while `frozen_start` freezes some
         parameter.requires_grad_()
-    if at.step < total:
+    if progress.step < total:
         log.info("stage %s ends early: see its setting stop", name)
-    with first_before_others():
-        if is_first():
-            checkpoints.write_done(folder, at)
+    on_first(lambda: write_json(folder / "done.json", progress.document()))
 
 
-def _finish_epoch(
-    name: str,
-    at: Progress,
-    steps: int,
-    optimizer: torch.optim.Optimizer,
-    model: RetrievalModel,
-    validate: Validate,
-    folder: Path,
-) -> None:
+def _finish_epoch(name: str, progress: Progress, steps: int, rate: float, validate: Callable[[], Validated]) -> None:
     """Validate the model, and add the epoch's line of metrics."""
-    skipped = steps - at.counted
-    broadcast_from_first(model)
-    if not at.counted:
-        raise KitError(f"stage {name}, step {at.step}: fp16 skipped all updates of an epoch; set precision to bf16")
-    with at.timed("validation"):
-        values, spreads = on_first(lambda: validate(model))
+    place = f"stage {name}, step {progress.step}"
+    if not progress.counted:
+        raise KitError(f"{place}: fp16 skipped all updates of an epoch; set precision to bf16")
+    with progress.timed("validation"):
+        values, spreads = on_first(validate)
     if lost := [f"{metric} {value}" for metric, value in values.items() if not math.isfinite(value)]:
-        raise KitError(
-            f"stage {name}, step {at.step}: validation is not finite ({', '.join(lost)}); {_lower_rate(folder)}"
-        )
-    figures = {"stage": name, "epoch": at.step // steps, "step": at.step}
-    figures |= {key: value / at.counted for key, value in at.sums.items()} | ({"skipped": skipped} if skipped else {})
-    times = {key: round(seconds, 2) for key, seconds in at.times.items()}
-    figures |= {"lr": optimizer.param_groups[0]["lr"], "seconds": round(sum(at.times.values()), 2), "times": times}
-    line = EpochLine.model_validate(figures | spreads | {"validation": values, "collapsed": collapse_messages(spreads)})
-    at.lines.append(line)
-    at.sums, at.counted, at.times = {}, 0, {}
+        raise KitError(f"{place}: validation is not finite ({', '.join(lost)}); {LOWER_RATE}")
+    times = {key: round(seconds, 2) for key, seconds in progress.times.items()}
+    skipped = {"skipped": steps - progress.counted} if progress.counted < steps else {}
+    figures = {key: value / progress.counted for key, value in progress.sums.items()} | skipped | {"lr": rate} | spreads
+    known = {"stage": name, "epoch": progress.step // steps, "step": progress.step, "validation": values}
+    known |= {"times": times, "seconds": round(sum(progress.times.values()), 2)}
+    line = EpochLine.model_validate(known | figures | {"collapsed": collapse_messages(spreads)})
+    progress.lines += [line]
+    progress.sums, progress.counted, progress.times = {}, 0, {}
     shown = " ".join(f"{metric} {format_metric(metric, value)}" for metric, value in values.items())
     log.info("stage %s, epoch %d: training loss %.4f; validation %s", name, line.epoch, line.loss, shown)
     for sign in line.collapsed:
         log.warning("stage %s, epoch %d: the model has COLLAPSED: %s; lower the learning rate", name, line.epoch, sign)
-
-
-def _lower_rate(folder: Path) -> str:
-    """Return the cure for values that are not finite."""
-    state = folder / "last.pt"
-    known = f"{state} has the state of an earlier step" if state.exists() else "this run has saved no state"
-    return f"lower the learning rate in a new run ({known})"
-
-
-def _precision(name: str, stage: schema.Stage, device: torch.device) -> str:
-    if device.type == "cuda" or stage.precision == "float32":
-        return stage.precision
-    log.warning("stage %s: precision %s needs a CUDA GPU, so this machine computes in float32", name, stage.precision)
-    return "float32"
 
 
 def _resume(
@@ -234,10 +221,7 @@ def _resume(
     if state is None:
         return Progress()
     if state["precision"] != precision:
-        raise KitError(
-            f"{folder} was started with precision {state['precision']}, but this machine computes in {precision}; "
-            "resume it on a machine like the first, or start a new run"
-        )
+        raise KitError(f"{folder} began in {state['precision']}, but this machine computes in {precision}; use another")
     checkpoints.load_tensors(model, state["model"], folder / "last.pt")
     optimizer.load_state_dict(state["optimizer"])
     scaler.load_state_dict(state["scaler"])
@@ -245,32 +229,15 @@ def _resume(
     return found
 
 
-def _load_start(
-    name: str,
-    start: schema.FromScratch | schema.FromStage | schema.FromModel,
-    run: Run,
-    model: RetrievalModel,
-    banks: Path,
-) -> None:
+def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalModel) -> None:
     """Load the weights of another stage or model, if `start_from` names one."""
+    start = recipe.stages[name].start_from
     if isinstance(start, schema.FromStage):
         taken = checkpoints.load_checkpoint(model, run.folder / start.stage, start.checkpoint)
         log.info("stage %s starts from the checkpoint %s", name, taken)
     elif isinstance(start, schema.FromModel):
-        load_start_weights(model, start, banks)
+        load_start_weights(model, start, Path(recipe.banks))
         log.info("stage %s starts from the model %s", name, start.folder)
-
-
-def _validation(
-    stage: schema.Stage, data: Data, relevance: Relevance | None, teachers: Teachers, precision: str
-) -> Validate:
-    """Return the validation after each epoch of a stage."""
-    sources = stage.monitor.data
-    if stage.unit == "moment":
-        annotated = {name: (data.readable_clips(name), data.moments[name]) for name in sources}
-        return MomentValidation(annotated, stage, data.features, precision)
-    clips = [clip for name in sources for clip in data.readable_clips(name)]
-    return Validation(clips, stage, data.features, relevance, teachers, precision)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from system.recipe.data import Data
 from system.recipe.load import load_recipe
 from system.retriever import Retriever
 from system.runs.open import open_trained
-from system.runs.trained_on import TrainedClip, shared_clips
+from system.runs.provenance import TrainedClip, shared_clips
 
 
 def test_result_lists_parameters_experts_and_data(unbroken: Path, world: Path) -> None:

@@ -229,10 +229,7 @@ def test_moment_ranking_errors_are_reported_before_training(
         return capsys.readouterr().err
 
     said = refused({"evaluation": "some.jsonl"})
-    assert re.search(
-        "overlap: .*some.jsonl has moments of data source evaluation without windows; add windows to all",
-        said,
-    )
+    assert "evaluation has moments with and without windows" in said
     made = tiny_moments.recipe(manifest, tmp_path)
     made["data"]["blind"] = made["data"]["validation"] | {"moments": str(tmp_path / "blind.jsonl")}
     first, watched = made["stages"]["only"], {"data": ["blind"], "metrics": ["loss"], "keep": 1}
@@ -244,7 +241,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     made["rank"] = {"overlap": made["rank"]["overlap"] | {"fit": "blind"}}
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "since" in capsys.readouterr().err
+    assert "has no windows" in capsys.readouterr().err
     late = [replace(one, windows=[(tiny_moments.SECONDS, 99.0)]) for one in moments]
     write_moments(tmp_path / "late.jsonl", late, read_manifest(manifest))
     made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")

@@ -180,13 +180,13 @@ def test_killed_embedding_resumes_from_the_cache(
     assert np.array_equal(found, expected.numpy())
 
 
-def test_unwritable_cache_is_reported_and_not_used(
-    unbroken: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_unwritable_cache_is_refused(
+    unbroken: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file stands where the folder should be."""
-    assert main([*verbs(unbroken, folder, tmp_path)["search"], "--cache", str(folder / "notes.txt")]) == 0
-    assert "embeddings" in caplog.text
-    assert "name a writable folder with --cache" in caplog.text
+    command = [*verbs(unbroken, folder, tmp_path)["search"], "--cache", str(folder / "notes.txt")]
+    assert main(command) == 1
+    assert "notes.txt" in capsys.readouterr().err
     assert (folder / "notes.txt").read_text() == "x"
 
 
@@ -212,18 +212,6 @@ def test_ranking_on_a_full_disk_goes_on_once_there_is_room(
     assert "x.frames: No space left on device" in capsys.readouterr().err
     assert main(argv["rank"]) == 0
     assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
-
-
-def test_user_without_home_gets_a_temporary_cache(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", homeless)
-    assert cache_folder().is_dir()
-    assert "embeddings" in caplog.text
 
 
 def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

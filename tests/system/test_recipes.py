@@ -133,7 +133,7 @@ def load(tmp_path: Path, content: dict[str, Any], changes: list[str] | None = No
 
 def test_resolved_json_loads_as_the_same_recipe(tmp_path: Path) -> None:
     changes = ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all"]
-    changes += [as_change("banks", "klänge 😀\x85\u2028\x7f")]
+    changes += [as_change("banks", "klänge 😀")]
     loaded = load(tmp_path, valid(tmp_path), changes)
     (tmp_path / "resolved.json").write_text(loaded.resolved())
     again = load_recipe(tmp_path / "resolved.json")
