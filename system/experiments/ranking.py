@@ -93,20 +93,19 @@ class RunRanking:
 def open_blind_sets(recipe: schema.Recipe, device: Device | None) -> dict[str, RankedSet]:
     """Open the blind set of each rank entry, if its files are there; sets that several entries rank only once."""
     entries = {name: entry for name in recipe.rank if (entry := recipe.blind(name)) and not entry.missing_files}
-    opened = {(one.audio, one.queries): one for one in entries.values()}
-    sets = {key: _open_blind_set(recipe, one, device) for key, one in opened.items()}
-    return {name: sets[entry.audio, entry.queries] for name, entry in entries.items()}
+    sets = {pool: _open_blind_set(recipe, *pool, device) for pool in {entry.pool: None for entry in entries.values()}}
+    return {name: sets[entry.pool] for name, entry in entries.items()}
 
 
-def _open_blind_set(recipe: schema.Recipe, entry: RankBlind, device: Device | None) -> RankedSet:
+def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device | None) -> RankedSet:
     """Compute the missing frames of a blind set, all of whose clips must be readable."""
-    clips, queries = list_clips(entry.audio).clips, read_queries(Path(entry.queries))
+    clips, asked = list_clips(audio).clips, read_queries(Path(queries))
     experts, banks = recipe.model.audio.experts, Path(recipe.banks)
     features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
     if broken := [features.broken[clip.id] for clip in clips if clip.id not in features.keys]:
         some = f"{counted(len(broken), 'clip')} cannot be read, first {broken[0]}"
-        raise KitError(f"blind set {entry.audio}: {some}; repair these, or unpack the set again")
-    return RankedSet(clips, queries, features)
+        raise KitError(f"blind set {audio}: {some}; repair these, or unpack the set again")
+    return RankedSet(clips, asked, features)
 
 
 def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from submission.formats.score_matrix import read_scores
 from submission.metrics.intervals import paired_difference
 from submission.metrics.summary import (
     CLIPS,
-    Summary,
     ranks_from_audio,
     ranks_in_matrix,
     summarise,
@@ -186,36 +185,28 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
     result, epochs = run.read_result(), run.read_metrics() if run.metrics_file.exists() else []
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():
+        bounds: dict[str, Any]
         if isinstance(entry, MomentsResult):
-            summary, figures = _figures_of_moments(run, name, entry)
+            truth, edition = read_moment_truth(run.file("truth", name)), get_moments_edition(entry.edition)
+            summary = summarise_moments_file(run.file("windows", name), truth, edition)
+            new = {f"{metric} new texts": value for metric, value in (entry.figures_of_new_texts or {}).items()}
+            figures = summary.values | summary.by_length | new
             tested, bounds = "R1@0.7", {"random": entry.random, "true frames": entry.ceiling}
-            known = {what: values and values[entry.metric] for what, values in bounds.items()}
+            bounds = {what: values and values[entry.metric] for what, values in bounds.items()}
         else:
-            summary, figures = _figures_of_clips(run.file("scores", name))
+            matrix = read_scores(run.file("scores", name))
+            summary = summarise(ranks_in_matrix(matrix), (*CLIPS, "mAP"))
+            both = {"T2A": summary.values, "A2T": summarise_audio_to_text(ranks_from_audio(matrix)).values}
+            figures = {f"{way} {metric}": one for way, values in both.items() for metric, one in values.items()}
             tested = next((one[4:] for one in study.columns if one.startswith("T2A mAP")), "mAP@10")
-            known = {"chance": entry.chance, "ceiling": entry.ceiling}
+            bounds = {"chance": entry.chance, "ceiling": entry.ceiling}
         yield {
             **{"cell": key[0], "data": name, "clips": summary.queries.n_pool},
             **{"groups": summary.queries.groups, "values": summary.per_query[tested]},
             **validation_of(recipe, name, epochs),
             **{column: figures.get(column) for column in study.columns},
-            **{f"{what} {entry.metric}": value for what, value in known.items() if key[1] == study.seeds[0]},
+            **{f"{what} {entry.metric}": value for what, value in bounds.items() if key[1] == study.seeds[0]},
         }
-
-
-def _figures_of_clips(scores: Path) -> tuple[Summary, dict[str, float]]:
-    matrix = read_scores(scores)
-    to_clips = summarise(ranks_in_matrix(matrix), (*CLIPS, "mAP"))
-    to_texts = summarise_audio_to_text(ranks_from_audio(matrix))
-    both = {"T2A": to_clips.values, "A2T": to_texts.values}
-    return to_clips, {f"{way} {metric}": one for way, values in both.items() for metric, one in values.items()}
-
-
-def _figures_of_moments(run: Run, name: str, entry: MomentsResult) -> tuple[Summary, dict[str, float]]:
-    truth, edition = read_moment_truth(run.file("truth", name)), get_moments_edition(entry.edition)
-    summary = summarise_moments_file(run.file("windows", name), truth, edition)
-    new = {f"{metric} new texts": value for metric, value in (entry.figures_of_new_texts or {}).items()}
-    return summary, summary.values | summary.by_length | new
 
 
 def validation_of(recipe: schema.Recipe, name: str, epochs: Sequence[EpochLine]) -> dict[str, float]:

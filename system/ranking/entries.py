@@ -59,6 +59,11 @@ class RankEntry(Strict):
         return []
 
     @property
+    def pool(self) -> tuple[str, str]:
+        """What an entry that combines no others ranks: a data source and "", or the files of a blind set."""
+        return self.data, ""
+
+    @property
     def sources(self) -> list[str]:
         """Names of the data sources that the scores depend on."""
         named = [getattr(self, key, None) for key in ("data", "fit", "validation")]
@@ -128,9 +133,14 @@ class RankBlind(ByOneModel):
     edition: EditionKey  # challenge year; it decides the file
 
     @property
+    def pool(self) -> tuple[str, str]:
+        """The files of the blind set."""
+        return self.audio, self.queries
+
+    @property
     def missing_files(self) -> list[str]:
         """Files or folders of the blind set that are missing."""
-        return [name for name in (self.audio, self.queries) if not Path(name).exists()]
+        return [name for name in self.pool if not Path(name).exists()]
 
 
 class RankByMean(RankEntry):

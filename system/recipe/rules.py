@@ -94,7 +94,11 @@ def _reference(
         known = known[: known.index(str(keys[1]))]
     if value not in known:
         yield keys, f"no entry {value!r} in {section}; there: {', '.join(known) or 'none'}"
-    split = child(sections["data"].get(value), "split")
+    source = sections["data"].get(value) if section == "data" else None
+    finds_moments = kind == "moments" or child(document, *keys[:2], "unit") == "moment"
+    if source is not None and finds_moments and child(source, "moments") is None:
+        yield keys, f"data source {value} has no moments; name their file in data.{value}.moments"
+    split = child(source, "split")
     is_acknowledged = keys[2] == "monitor" and child(document, *keys[:3], "test_split") == "acknowledged"
     if cure and isinstance(split, str) and split in TEST_SPLITS and not is_acknowledged:
         yield keys, f"{value!r} is a test split ({split}); {cure}"
@@ -123,7 +127,6 @@ def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
     if getattr(entry, "stage", "") is None and (part := model.first_unpublished_encoder):
         yield ("stage",), f"stage is null, but model.{part} has layers that must be trained; name a stage"
     if entry.kind == "moments":
-        yield from _without_moments({"data": entry.data, "fit": entry.fit}, recipe)
         yield from decoding_mistakes(("decoding",), entry.windows, entry.decoding)
         if not model.score.finds_moments:
             said = f"moments need score moments or boundary_moments, not {model.score.kind}"
@@ -137,7 +140,7 @@ def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
             return
     if not combined:
         yield ("of",), "name at least one earlier entry"
-    if len({_pool(recipe.ranked(name)) for name in combined}) > 1:
+    if len({recipe.ranked(name).pool for name in combined}) > 1:
         yield ("of",), "the entries rank different data sources; name entries of one data source"
     if entry.kind == "hub_corrected":
         ranked = getattr(recipe.rank[entry.of], "data", None)
@@ -149,11 +152,6 @@ def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
                 yield (key,), f"{ranked!r} is also ranked, so its captions must not be used; name another source"
         if entry.validation in recipe.trained_on:
             yield ("validation",), f"a stage trains on {entry.validation!r}; name a validation split"
-
-
-def _pool(entry: Any) -> tuple[str, ...]:
-    """Return what an entry ranks: a data source, or the files of a blind set."""
-    return (entry.audio, entry.queries) if entry.kind == "blind" else (entry.data,)
 
 
 def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mistakes:
@@ -190,8 +188,6 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
     elif monitor.decoding:
         yield from decoding_mistakes(("monitor", "decoding"), monitor.windows or "overlap", monitor.decoding)
     if of_moments:
-        yield from _without_moments({f"train.data.{i}": one for i, one in enumerate(stage.train.data)}, recipe)
-        yield from _without_moments({f"monitor.data.{i}": one for i, one in enumerate(monitor.data)}, recipe)
         if not model.score.finds_moments:
             yield ("unit",), f"moments need the score moments or boundary_moments, not {model.score.kind}"
         if stage.augment is not None:
@@ -218,14 +214,6 @@ def decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
     for key in ("heard", "mean_edges") if by == "thresholds" else ("threshold",):
         if getattr(decoding, key):
             yield (*at, key), f"{key} has no effect on windows by {by}; leave it out"
-
-
-def _without_moments(names: dict[str, str | None], recipe: schema.Recipe) -> Mistakes:
-    """Yield the keys of data sources without a file of moments."""
-    for key, name in names.items():
-        if name is not None and recipe.data[name].moments is None:
-            keys = tuple(int(part) if part.isdigit() else part for part in key.split("."))
-            yield keys, f"data source {name} has no moments; name their file in data.{name}.moments"
 
 
 def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mistakes:
