@@ -20,7 +20,14 @@ from torch import Tensor
 from data_tools.settings import Strict
 from system.moments.labellings import length_mask, log_likelihood
 
-Temperature = Annotated[float, Field(gt=0, le=1)] | Literal["learned"]
+
+class LearnedTemperature(Strict):
+    """A temperature that is trained with the model, in the batch by its absolute value; all terms share it."""
+
+    start: float = Field(gt=0, le=1)  # its first value
+
+
+Temperature = Annotated[float, Field(gt=0, le=1)] | LearnedTemperature
 Negatives = Literal[
     "all", "hardest", "semi_hard", "random", "random_apart", "text_hard", "text_easy", "audio_hard", "audio_easy"
 ]
@@ -46,7 +53,6 @@ class BatchScores:
     margin_factors: Tensor | None  # (B, B) in [0, 1], by CIDEr-D of candidates i and references j
     clip_scores: Callable[[], Tensor]  # (B, B) of any two clips
     each_caption_scores: Callable[[], Tensor]  # (N, N) of any two captions
-    temperature: Tensor | None = None  # that is trained with the model
     teachers: Mapping[str, Tensor] = field(default_factory=dict)  # cosines (B, N) by teacher
     learned: Mapping[str, Tensor] = field(default_factory=dict)  # numbers of losses that are trained with the model
     frames: FrameScores | None = None  # of a batch of moments; no gradient flows through its scores_by_caption
@@ -67,12 +73,9 @@ class BatchScores:
         """Mean scores (B, B) of the captions of any two items with each other."""
         return self.caption_average.T @ self.each_caption_scores() @ self.caption_average
 
-    def divided(self, scores: Tensor, temperature: float | Literal["learned"]) -> Tensor:
+    def divided(self, scores: Tensor, by: Temperature) -> Tensor:
         """Divide scores by a temperature."""
-        if temperature != "learned":
-            return scores / temperature
-        assert self.temperature is not None
-        return scores / self.temperature.abs()
+        return scores / (by if isinstance(by, float) else self.learned["temperature"].abs())
 
 
 class Term(Strict):
@@ -89,10 +92,6 @@ class Term(Strict):
         return getattr(self, "relax", "none") == "cider"
 
     @property
-    def learned_temperature(self) -> bool:
-        return getattr(self, "temperature", None) == "learned"
-
-    @property
     def taught_by(self) -> Sequence[str]:
         """Teachers whose cosines are its targets."""
         return getattr(self, "teachers", ())
@@ -100,7 +99,8 @@ class Term(Strict):
     @property
     def learned(self) -> dict[str, float]:
         """Start values of numbers that are trained with the model, shared by terms that name the same."""
-        return {}
+        by = getattr(self, "temperature", None)
+        return {"temperature": by.start} if isinstance(by, LearnedTemperature) else {}
 
     @abstractmethod
     def value(self, batch: BatchScores) -> Tensor:
@@ -243,7 +243,7 @@ class NtXent(Term):
     """
 
     kind: Literal["nt_xent"]
-    temperature: Temperature  # t, by which scores are divided; learned: the model's
+    temperature: Temperature  # t, by which scores are divided; {start: t}: learned
     same_clip: Literal["masked", "negatives", "positives"] = "masked"
     directions: Literal["mean", "sum"] = "mean"  # of the two: clip to caption, and caption to clip
 
@@ -268,7 +268,7 @@ class HardNegativeNce(Term):
     """
 
     kind: Literal["hard_negative_nce"]
-    temperature: Temperature  # t, by which scores are divided; learned: the model's
+    temperature: Temperature  # t, by which scores are divided; {start: t}: learned
     beta: float = Field(ge=0, le=10)  # 0: all negatives count equally
 
     def value(self, batch: BatchScores) -> Tensor:
@@ -317,7 +317,7 @@ class Distill(Term):
 
     kind: Literal["distill"]
     teachers: Annotated[list[str], Field(min_length=1)]  # names of the recipe's teachers, whose cosines are averaged
-    temperature: Temperature  # t, by which scores are divided; learned: the model's
+    temperature: Temperature  # t, by which scores are divided; {start: t}: learned
 
     def value(self, batch: BatchScores) -> Tensor:
         cosines = torch.stack([batch.teachers[name] for name in self.teachers]).mean(0) @ batch.caption_average

@@ -37,8 +37,6 @@ class RetrievalModel(nn.Module):
             for number, value in zip((self.score.scale, self.score.offset), text.logit_numbers, strict=True):
                 number.data.fill_(value)
         self.unit_length, self.frame_grid = settings.score.unit_length, settings.audio.frame_grid
-        start = settings.learned_temperature
-        self.temperature = None if start is None else nn.Parameter(torch.tensor(start))
         self.learned = nn.ParameterDict({name: nn.Parameter(torch.tensor(v)) for name, v in (learned or {}).items()})
 
     @property
@@ -108,7 +106,6 @@ class RetrievalModel(nn.Module):
             margin_factors=batch.margin_factors,
             clip_scores=lambda: self.score(clips, clips),
             each_caption_scores=lambda: self.score(captions, captions),
-            temperature=self.temperature,
             teachers=batch.teachers,
             learned=dict(self.learned.items()),
             frames=frames,

@@ -34,7 +34,6 @@ class Model(Strict):
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
     score: Score  # score of an embedded clip and an embedded caption
-    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start value of a learned temperature
 
     @model_validator(mode="after")
     def _require_matching_parts(self) -> "Model":

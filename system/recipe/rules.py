@@ -201,8 +201,6 @@ def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
         yield (), f"{term.kind} does not fit unit {unit}: {of_unit}"
     if term.needs_relevance and recipe.relevance is None:
         yield ("relax",), "`relax` needs CIDEr-D, but the recipe has no section `relevance`; add this section"
-    if term.learned_temperature and recipe.model.learned_temperature is None:
-        yield ("temperature",), "the temperature is learned, but has no start value; set model.learned_temperature"
     for number, name in enumerate(term.taught_by):
         teacher, stages = recipe.teachers[name], list(recipe.stages)
         if isinstance(teacher, schema.FromStage) and teacher.stage in stages[stages.index(stage) :]:

@@ -54,8 +54,7 @@ def cases(manifest: Path, folder: Path) -> dict[str, Content]:
     made["cached_in_fewer_parts_than_processes"] = content(manifest, folder, grad_cache_chunk=4)
     made["pairs"] = content(manifest, folder, unit="pair", captions_per_clip=None)
     made["all_captions"] = content(manifest, folder, captions_per_clip="all", losses=[NT_XENT])
-    made["learned_temperature"] = content(manifest, folder, losses=[NT_XENT | {"temperature": "learned"}])
-    made["learned_temperature"]["model"]["learned_temperature"] = 0.2
+    made["learned_temperature"] = content(manifest, folder, losses=[NT_XENT | {"temperature": {"start": 0.2}}])
     made["dropout"] = content(manifest, folder, {"dropout": 0.3}, grad_cache_chunk=1)
     made["dropout"]["model"]["text"]["dropout"] = 0.3
     taught = content(manifest, folder, losses=[NT_XENT])
@@ -214,9 +213,8 @@ def test_torchrun_commands_in_the_readme_run_without_errors(manifest: Path, tmp_
 def test_gradient_norm_of_several_processes_matches_one_process(manifest: Path, tmp_path: Path) -> None:
     """AdamW would not tell a sum from a mean."""
     norms = []
-    settings = {"losses": [NT_XENT | {"temperature": "learned"}], "max_grad_norm": None, "epochs": 1}
+    settings = {"losses": [NT_XENT | {"temperature": {"start": 0.2}}], "max_grad_norm": None, "epochs": 1}
     made = content(manifest, tmp_path, **settings)
-    made["model"]["learned_temperature"] = 0.2
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     for processes in (1, 3):
         file = tmp_path / f"{processes}.json"

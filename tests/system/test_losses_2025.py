@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from system.losses import terms as losses
-from system.losses.terms import BatchScores, Distill, NtXent
+from system.losses.terms import BatchScores, Distill, LearnedTemperature, NtXent
 from system.models.embeddings import Embedded
 from system.models.scores import cosine
 from system.recipe import schema
 from system.training.schedule import learning_rate
 
-POSITIVES = NtXent(kind="nt_xent", weight=1, temperature="learned", same_clip="positives")
-DISTILL = Distill(kind="distill", weight=1, teachers=["one", "two", "three"], temperature="learned")
+POSITIVES = NtXent(kind="nt_xent", weight=1, temperature=LearnedTemperature(start=0.05), same_clip="positives")
+DISTILL = Distill(
+    kind="distill", weight=1, teachers=["one", "two", "three"], temperature=LearnedTemperature(start=0.05)
+)
 CASES = ("c0", "c1", "c2", "c3", "c4", "c5")
 
 
@@ -43,7 +45,14 @@ def batch_of(
     scores = cosine(Embedded(audio), Embedded(text))
     unused = lambda: scores  # noqa: E731
     return BatchScores(
-        scores, torch.arange(len(scores)), ids[:, None] == ids[None, :], None, unused, unused, tau, cosines
+        scores,
+        torch.arange(len(scores)),
+        ids[:, None] == ids[None, :],
+        None,
+        unused,
+        unused,
+        cosines,
+        {"temperature": tau},
     )
 
 
@@ -123,7 +132,7 @@ def plain(scores: Any, clips: Any, teachers: Any = None) -> BatchScores:
     scores, ids = torch.as_tensor(scores, dtype=torch.float64), torch.as_tensor(clips)
     taught_by = {} if teachers is None else {"one": torch.as_tensor(teachers, dtype=torch.float64)}
     same = ids[:, None] == ids[None, :]
-    return BatchScores(scores, torch.arange(len(ids)), same, None, lambda: scores, lambda: scores, None, taught_by)
+    return BatchScores(scores, torch.arange(len(ids)), same, None, lambda: scores, lambda: scores, taught_by)
 
 
 def test_nt_xent_with_positives_matches_hand_values_and_loops() -> None:
@@ -163,7 +172,7 @@ def test_captions_of_an_item_are_averaged_in_teacher_scores() -> None:
     """Both in the teachers' matrix and in the model's; item 1 has two captions."""
     each, teachers = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     batch = BatchScores(
-        each, torch.tensor([0, 1, 1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: each, None,
+        each, torch.tensor([0, 1, 1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: each,
         {"one": teachers},
     )  # fmt: skip
     joined = [torch.stack([one[:, 0], one[:, 1:].mean(1)], 1) for one in (each, teachers)]

@@ -56,8 +56,3 @@ def test_feature_files_that_do_not_fit_the_settings_are_one_mistake_in_the_plan(
     assert ("MISTAKE expert clap" in text) == (expected is not None)
     assert "WARNING expert clap" not in text, "if no file fits, a setting is wrong"
     assert expected is None or expected in text
-
-
-RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
-NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": "learned"}
-TRIPLET = {"kind": "weighted_triplet", "weight": 1, "margin": 0.1, "positive": [1.0], "negative": [1.0]}

@@ -202,7 +202,7 @@ LOSSES = [
     ("{kind: ranking, weight: 0, margin: 0.2, relax: none}", "weight"),
     ("{kind: nt_xent, weight: 1, temperature: 1.1}", "temperature"),
     ("{kind: weighted_triplet, weight: 1, margin: 2.1, positive: [1], negative: [1], clamp: each}", "margin"),
-    ("{kind: nt_xent, weight: 1, temperature: learned, same_clip: masked}", "learned_temperature"),
+    ("{kind: nt_xent, weight: 1, temperature: learned, same_clip: masked}", "temperature"),
     ("{kind: sigmoid, weight: 1, scale: 0}", "scale"),
     ("{kind: hard_negative_nce, weight: 1, temperature: 0.1, beta: 11}", "beta"),
     ("{kind: hard_negative_nce, weight: 1, temperature: 0.1, beta: 1, alpha: 1.1}", "alpha"),
