@@ -18,7 +18,7 @@ from system.features.extract import Features, build_features
 from system.losses import terms as losses
 from system.losses.terms import Matching, Ranking
 from system.models.audio import ExpertHeads, Gru
-from system.models.audio.heads import ExpertHead
+from system.models.audio.heads import FrameLayers
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
 from system.models.retrieval import RetrievalModel
@@ -51,7 +51,7 @@ def heads(**changes: Any) -> ExpertHeads:
     return ExpertHeads(kind="expert_heads", experts={"e": expert}, **(settings | changes))
 
 
-def slow_head(head: ExpertHead, frames: torch.Tensor) -> torch.Tensor:
+def slow_head(head: FrameLayers, frames: torch.Tensor) -> torch.Tensor:
     """One series through the head, window by window, with attention written out."""
     width, encoder = head.out.in_features, head.encoder
     total = torch.zeros(width)
@@ -73,7 +73,7 @@ def slow_head(head: ExpertHead, frames: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("lengths", [[7], [3, 10, 1], [25, 4, 10, 11, 30]])
 def test_expert_head_matches_its_definition_for_any_length(lengths: list[int]) -> None:
     torch.manual_seed(0)
-    head = ExpertHead(heads(), 8, 12).eval()
+    head = FrameLayers(heads(), 8, 12).eval()
     series = [torch.randn(length, 8) for length in lengths]
     filled = torch.full((len(series), max(lengths) + 2, 8), 1e4)  # padding that would show
     for row, values in zip(filled, series, strict=True):
@@ -86,7 +86,7 @@ def test_expert_head_matches_its_definition_for_any_length(lengths: list[int]) -
 
 def test_expert_head_ignores_padding_in_training() -> None:
     torch.manual_seed(0)
-    head = ExpertHead(heads(dropout=0.0), 8, 12).train()
+    head = FrameLayers(heads(dropout=0.0), 8, 12).train()
     frames = torch.randn(1, 7, 8)
     filled = torch.cat([frames, torch.full((1, 20, 8), 1e3)], 1)
     assert torch.allclose(head(Series(frames, torch.tensor([7]))), head(Series(filled, torch.tensor([7]))), atol=1e-5)

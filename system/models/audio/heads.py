@@ -135,36 +135,32 @@ class AudioEmbeddings(AudioSettings):
         return AudioEmbeddingsEncoder()
 
 
-def encode_windows(project: nn.Module, encoder: nn.Module, window: int, series: Series) -> Tensor:
-    """Encode series in independent windows: (B, T, width); results for padding must not be used."""
-    values, lengths = series
-    windows = []
-    for start in range(0, values.shape[1], window):
-        part = values[:, start : start + window].float()
-        here = (lengths - start).clamp(min=1)  # attention needs one frame
-        windows.append(encoder(project(part), on_device(length_mask(here, part.shape[1]), values.device)))
-    return torch.cat(windows, 1)
+class FrameLayers(nn.Module):
+    """Frames (B, T, D) -> linear layer, encoder, mean over time, linear layer -> embeddings (B, E)."""
 
-
-class ExpertHead(nn.Module):
-    """Frames (B, T, D) of one expert -> embeddings (B, E)."""
-
-    def __init__(self, settings: SeriesSettings, dim: int, out: int) -> None:
+    def __init__(self, settings: SeriesSettings, dim: int, out: int, encoder: SeriesEncoder | None = None) -> None:
         super().__init__()
         self.window = settings.max_positions
         self.project = nn.Linear(dim, settings.width)
-        self.encoder = settings.encoder()
+        self.encoder = encoder or settings.encoder()
         self.out = nn.Linear(settings.width, out)
 
     def forward(self, series: Series) -> Tensor:
         order, device = series.lengths.argsort(stable=True), series.values.device  # so that little is padding
-        parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
-        result: Tensor = self.out(torch.cat(parts)[on_device(order.argsort(), device)])
+        some = [series.rows(rows) for rows in order.split(suited_to(device, CLIPS_AT_ONCE))]
+        pooled = torch.cat([pooled_over_time(*self.encode(part), "mean") for part in some])
+        result: Tensor = self.out(pooled[on_device(order.argsort(), device)])
         return result
 
-    def _pooled(self, series: Series) -> Tensor:
-        encoded = encode_windows(self.project, self.encoder, self.window, series)
-        return pooled_over_time(encoded, on_device(series.lengths, encoded.device), "mean")
+    def encode(self, series: Series) -> tuple[Tensor, Tensor]:
+        """Encode frames in independent windows, (B, T, width), of which padding must not be used; also the lengths."""
+        values, lengths = series.values, on_device(series.lengths, series.values.device)
+        windows = []
+        for start in range(0, values.shape[1], self.window):
+            part = values[:, start : start + self.window].float()
+            here = (lengths - start).clamp(min=1)  # attention needs one frame
+            windows.append(self.encoder(self.project(part), length_mask(here, part.shape[1])))
+        return torch.cat(windows, 1), lengths
 
 
 class ExpertHeadsEncoder(AudioEncoder):
@@ -173,7 +169,7 @@ class ExpertHeadsEncoder(AudioEncoder):
     def __init__(self, settings: ExpertHeads, out: int) -> None:
         super().__init__()
         experts = settings.experts.items()
-        self.heads = nn.ModuleDict({f"expert_{name}": ExpertHead(settings, one.dim, out) for name, one in experts})
+        self.heads = nn.ModuleDict({f"expert_{name}": FrameLayers(settings, one.dim, out) for name, one in experts})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         return Embedded(torch.stack([head(audio[name]) for name, head in self.parts().items()]).mean(0))
@@ -188,16 +184,12 @@ class FrameTransformerEncoder(AudioEncoder):
     def __init__(self, settings: FrameTransformer, out: int) -> None:
         super().__init__()
         ((self.expert, expert),) = settings.experts.items()
-        self.window, encoder = settings.max_positions, settings.encoder()  # its weights are drawn first
-        layers = {"project": nn.Linear(expert.dim, settings.width), "encoder": encoder}
-        self.transformer = nn.ModuleDict(layers | {"out": nn.Linear(settings.width, out)})
+        self.transformer = FrameLayers(settings, expert.dim, out, settings.encoder())  # its weights are drawn first
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        project, encoder, out = self.transformer.values()
-        frames = out(encode_windows(project, encoder, self.window, audio[self.expert]))
-        lengths = on_device(audio[self.expert].lengths, frames.device)
-        padding = ~length_mask(lengths, frames.shape[1])
-        return Embedded(frames.masked_fill(padding[..., None], 0.0), lengths)
+        encoded, lengths = self.transformer.encode(audio[self.expert])
+        padding = ~length_mask(lengths, encoded.shape[1])
+        return Embedded(self.transformer.out(encoded).masked_fill(padding[..., None], 0.0), lengths)
 
 
 class PooledMlpEncoder(AudioEncoder):
