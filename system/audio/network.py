@@ -6,23 +6,25 @@ banks, or in every step by the encoder `segments` (models/audio/segments.py), tr
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.rnn import pad_sequence
 from torchaudio.functional import mask_along_axis_iid
 
 from data_tools.errors import KitError
 from data_tools.settings import Positive, Strict
 from system.audio.base import ExpertSettings, Frames, Need
 from system.audio.checkpoint import load_checkpoint
-from system.compute.device import suited_to
+from system.compute.device import on_device, suited_to
 from system.moments.labellings import length_mask
 
 # S segments of N samples, L frames of D values
@@ -162,22 +164,34 @@ def extractor(network: AudioNetwork, device: torch.device) -> Frames:
     @exact_arithmetic()
     def compute(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
         cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
-        parts = [part for pieces in cut for part in pieces]
-        found: dict[int, np.ndarray] = {}
-        for rows in groups_of_equal_length([len(part) for part in parts], at_once, least):
-            missing, count = max(0, least - len(parts[rows[0]])), 1
-            x = torch.from_numpy(np.stack([np.pad(parts[row], (0, missing)) for row in rows])).to(device)
-            lengths = torch.full((len(rows),), x.shape[1] - missing, device=device)
-            if network.output == "clip":
-                frames = layers(x, lengths)[:, None]
-            else:
-                frames, counts = layers.frames(x, lengths)
-                count = int(counts[0])
-            found |= zip(rows, np.asarray(frames[:, :count].float().cpu()), strict=True)
-        results = (found[row] for row in range(len(parts)))
-        return [np.concatenate([next(results) for _ in pieces]) for pieces in cut]
+        parts = [torch.from_numpy(part).to(device) for pieces in cut for part in pieces]
+        groups = groups_of_equal_length([len(part) for part in parts], at_once, least)
+        found = iter(outputs_of(layers, network.output, parts, groups, least))
+        return [np.concatenate([next(found).float().cpu().numpy() for _ in pieces]) for pieces in cut]
 
     return compute
+
+
+def outputs_of(
+    layers: Layers, output: str, segments: Sequence[Tensor], groups: Iterable[Sequence[int]], least: int
+) -> list[Tensor]:
+    """Compute the vector (1, D), or with output `frames` the frames (L, D), of segments (N,).
+
+    Args:
+        groups: Indexes of the segments that are computed together.
+        least: Samples to which shorter segments are padded with silence.
+    """
+    found: dict[int, Tensor] = {}
+    for rows in groups:
+        x = pad_sequence([segments[row] for row in rows], batch_first=True)
+        x = F.pad(x, (0, max(0, least - x.shape[1])))
+        lengths = on_device(torch.tensor([len(segments[row]) for row in rows]), x.device)
+        if output == "clip":
+            found |= zip(rows, layers(x, lengths)[:, None], strict=True)
+        else:
+            frames, counts = layers.frames(x, lengths)
+            found |= {row: one[:count] for row, one, count in zip(rows, frames, counts.tolist(), strict=True)}
+    return [found[row] for row in range(len(segments))]
 
 
 def fast(layers: Layers) -> None:

@@ -1,5 +1,6 @@
 """The encoder `segments`: cutting, pooling, training and evaluation, and the embeddings of the 2025 baseline."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.audio.network import Stripes
-from system.models.audio.segments import SegmentEncoder, Segments, cut
+from system.models.audio.segments import SegmentEncoder, Segments
 from system.models.batch import Series
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,13 +46,22 @@ def relative(found: torch.Tensor, expected: Any) -> float:
 
 
 def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
-    values = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0]])[..., None]
-    segments, lengths, counts = cut(Series(values, torch.tensor([7, 3, 1])), 3)
-    assert segments.tolist() == [[1, 2, 3], [4, 5, 6], [7, 0, 0], [1, 2, 3], [1, 0, 0]]
-    assert lengths.tolist() == [3, 3, 1, 3, 1]
-    assert counts == [3, 1, 1]
-    longer, *_ = cut(Series(values[:, :2], torch.tensor([2, 2, 1])), 3)
-    assert longer.tolist() == [[1, 2, 0], [1, 2, 0], [1, 0, 0]]
+    made, seen = settings().build(4).train(), []
+
+    def network(waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        seen.append(((waves * 32_768).tolist(), lengths.tolist()))
+        return torch.zeros(len(waves), 384)
+
+    made.size, made.network.forward = 3, network  # type: ignore[method-assign]
+    for clips in ([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3], [1]], [[1, 2], [1, 2], [1]]):
+        made(batch_of(*(np.array(clip, np.int16) for clip in clips)))
+    made.size, made.shortest = None, 4
+    made(batch_of(np.array([1, 2], np.int16), np.array([1], np.int16)))
+    assert seen == [
+        ([[1, 2, 3], [4, 5, 6], [7, 0, 0], [1, 2, 3], [1, 0, 0]], [3, 3, 1, 3, 1]),
+        ([[1, 2, 0], [1, 2, 0], [1, 0, 0]], [2, 2, 1]),
+        ([[1, 2, 0, 0], [1, 0, 0, 0]], [2, 1]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +83,9 @@ def test_mean_of_segments_matches_the_original_code(goldens: Path) -> None:
     for values, seconds, *expected in zip(
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
     ):
-        waves = Series(torch.zeros(1, 960_000, 1, dtype=torch.int16), torch.tensor([round(seconds * 32_000)]))
-        _, lengths, counts = cut(waves, 320_000)
-        found = made._pool(torch.from_numpy(values[: counts[0]]).float(), lengths, counts)
+        count = math.ceil(seconds / 10)
+        lengths = torch.tensor([320_000] * (count - 1) + [round(seconds * 32_000) - 320_000 * (count - 1)])
+        found = made._pool(torch.from_numpy(values[:count]).float(), lengths, [count])
         for one in expected:
             assert F.normalize(found)[0].numpy() == pytest.approx(one, abs=1e-6)
 

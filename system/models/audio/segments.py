@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -18,14 +17,13 @@ from data_tools.errors import KitError
 from data_tools.settings import Size, mistakes
 from system.audio import read_settings
 from system.audio.base import Need
-from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_length
+from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_length, outputs_of
 from system.audio.stored import FULL_SCALE, Waveform
 from system.compute.device import on_device, suited_to
 from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.base import head
 from system.models.batch import Series
 from system.models.embeddings import Embedded
-from system.moments.labellings import length_mask
 from system.moments.windows import Grid
 
 # B clips, N samples, S segments of all clips, L frames, D values
@@ -141,33 +139,25 @@ class SegmentEncoder(AudioEncoder):
         self.network.save_assets(folder)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        waves = audio["waveform"]
-        segments, lengths, counts = cut(waves, self.size or max(self.shortest, waves.values.shape[1]))
-        found: dict[int, Tensor] = {}  # the vector (D,), or frames (L, D), by segment
-        for rows in self._groups(lengths.tolist()):
-            size = self.size or max(self.shortest, int(lengths[rows].max()))
-            part = (segments if len(rows) == len(lengths) else segments[rows])[:, :size].float() / FULL_SCALE
-            of_part = on_device(lengths[rows], part.device)
-            if self.settings.embeds_series:
-                frames, sizes = self.network.frames(part, of_part)
-                found |= {row: one[:size] for row, one, size in zip(rows, frames, sizes.tolist(), strict=True)}
-            else:
-                found |= zip(rows, self.network(part, of_part).float(), strict=True)
-        ordered = [found[row] for row in range(len(lengths))]
+        waves, lengths = audio["waveform"]
+        whole = max(self.shortest, waves.shape[1])
+        size, least = self.size or whole, self.size or (whole if self.training else self.shortest)
+        pairs = list(zip(waves[..., 0].float() / FULL_SCALE, lengths.tolist(), strict=True))
+        cut = [[wave[first : min(first + size, end)] for first in range(0, end, size)] for wave, end in pairs]
+        segments, counts = [one for parts in cut for one in parts], [len(parts) for parts in cut]
+        sizes = [max(least, len(one)) for one in segments]
+        at_once = suited_to(waves.device, SECONDS_AT_ONCE) * self.settings.network.rate
+        groups = [list(range(len(sizes)))] if self.training else groups_of_equal_length(sizes, at_once)
+        found = outputs_of(self.network, self.settings.network.output, segments, groups, least)
         if not self.settings.embeds_series:
-            return Embedded(self.head(self._pool(torch.stack(ordered), lengths, counts)))
-        parts = iter(ordered)
+            vectors = torch.cat(found).float()
+            return Embedded(self.head(self._pool(vectors, torch.tensor([len(one) for one in segments]), counts)))
+        parts = iter(found)
         series = [torch.cat([next(parts) for _ in range(count)]) for count in counts]
-        sizes = torch.tensor([len(one) for one in series], device=segments.device)
-        return Embedded(self.head(pad_sequence(series, batch_first=True)), sizes)
-
-    def _groups(self, lengths: list[int]) -> list[list[int]]:
-        """Return the segments that are computed together: in evaluation those of one length, padded or not."""
-        if self.training:
-            return [list(range(len(lengths)))]
-        padded = [self.size or max(self.shortest, length) for length in lengths]
-        at_once = suited_to(next(self.parameters()).device, SECONDS_AT_ONCE) * self.settings.network.rate
-        return list(groups_of_equal_length(padded, at_once))
+        return Embedded(
+            self.head(pad_sequence(series, batch_first=True)),
+            torch.tensor([len(one) for one in series], device=waves.device),
+        )
 
     def _pool(self, vectors: Tensor, lengths: Tensor, counts: list[int]) -> Tensor:
         """Average the vectors (S, D) of each clip's segments, weighted by the softmax of scores; (B, D)."""
@@ -184,19 +174,3 @@ class SegmentEncoder(AudioEncoder):
 
     def parts(self) -> dict[str, nn.Module]:
         return {"network": self.network, "head": nn.ModuleList(filter(None, (self.attention, self.head)))}
-
-
-def cut(waves: Series, size: int) -> tuple[Tensor, Tensor, list[int]]:
-    """Cut padded clips into segments of `size` samples; the last one of a clip is padded with silence.
-
-    Returns:
-        The segments (S, size), clip after clip; on the CPU, their lengths (S,); and the segments of each clip.
-    """
-    counts = (waves.lengths + size - 1) // size
-    most = int(counts.max())
-    values = F.pad(waves.values[..., 0], (0, max(0, most * size - waves.values.shape[1])))
-    clips, numbers = length_mask(counts, most).nonzero(as_tuple=True)
-    lengths = (waves.lengths[clips] - numbers * size).clamp(max=size)
-    segments = values[:, : most * size].unflatten(1, (most, size))
-    segments = segments[on_device(clips, values.device), on_device(numbers, values.device)]
-    return segments, lengths, counts.tolist()
