@@ -24,7 +24,6 @@ class Eat(AudioNetwork):
     """Frames (L, 768) of 160 ms: means over 8 bands. The vector of a segment is its class token."""
 
     kind: Literal["eat"]
-    vector: Literal["cls", "mean"] = "cls"  # of a segment: the class token, or the mean of all patch tokens
 
     rate: ClassVar = 16_000
     dim: ClassVar = DIM
@@ -41,15 +40,14 @@ class Eat(AudioNetwork):
         return -(-round(seconds * 16_000) // (160 * PATCH)) / seconds
 
     def layers(self) -> Layers:
-        return EatLayers(self.vector)
+        return EatLayers()
 
 
 class EatLayers(Layers):
     positions: Tensor
 
-    def __init__(self, vector: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.vector = vector
         self.register_buffer("positions", position_table(DIM), persistent=False)
         self.local_encoder = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
         self.extra_tokens = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM), std=0.02))
@@ -80,8 +78,7 @@ class EatLayers(Layers):
         return frames, ((lengths + 2559) // 2560).clamp(1, frames.shape[1])
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
-        tokens = self.tokens(waves, lengths)
-        return tokens[:, 0] if self.vector == "cls" else tokens[:, 1:].mean(1)
+        return self.tokens(waves, lengths)[:, 0]
 
 
 def position_table(dim: int) -> Tensor:

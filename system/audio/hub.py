@@ -22,7 +22,7 @@ from data_tools.classify.model_files import AUDIO_SETTINGS, config_of, fetch, we
 from data_tools.errors import KitError, first_line
 from data_tools.files import read_json
 from system.audio.base import Need, file_sha256
-from system.audio.network import AudioNetwork, Layers, frames_within, groups_of_equal_length
+from system.audio.network import AudioNetwork, Layers, frames_within
 from system.compute.device import on_device
 
 # S segments, L frames of D values
@@ -204,6 +204,8 @@ class PeAudio(HubNetwork):
 class HubLayers(Layers):
     """The feature extractor and the model of a folder."""
 
+    pads_by_itself = True
+
     def __init__(self, settings: HubNetwork, folder: Path) -> None:
         super().__init__()
         self.settings, self.shortest = settings, round(settings.seconds[0] * settings.rate)
@@ -229,13 +231,10 @@ class HubLayers(Layers):
         return self.model(**{name: on_device(value, waves.device) for name, value in inputs.items()})
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
-        every = list(range(len(waves)))  # together in training, without padding otherwise
-        groups = [every] if self.training else list(groups_of_equal_length(lengths.tolist(), waves.numel()))
-        found = torch.cat([self.compute(waves[rows], lengths[rows])[self.settings.vector] for rows in groups])
-        return found[torch.tensor([row for rows in groups for row in rows]).argsort().to(found.device)]
+        found: Tensor = self.compute(waves, lengths)[self.settings.vector]
+        return found
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute frames; the segments of one call must have equal lengths in evaluation."""
         frames, size = self.settings.series(self.compute(waves, lengths).last_hidden_state, self)
         return frames, frames_within(lengths.clamp(min=self.shortest), size, frames.shape[1])
 

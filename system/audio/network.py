@@ -35,6 +35,7 @@ SECONDS_AT_ONCE = {"cpu": 40, "cuda": 640}  # of segments without gradients
 class Layers(nn.Module, ABC):
     """The layers of an audio network, named as in its published file."""
 
+    pads_by_itself: ClassVar[bool] = False  # to the longest segment of a call, which changes others in evaluation
     convolutional: ClassVar[bool] = False  # whether `maps` has all convolutions, and is rearranged by `fast`
 
     @abstractmethod

@@ -224,13 +224,6 @@ ROWS = {
         {clip: (f"eat_{clip}1024_frames_every2", 2) for clip in ("A", "B")},
         ("model.",),
     ),
-    "eat_mean": Row(
-        {"kind": "eat", "vector": "mean"},
-        eat_tensors,
-        ("modern_encoders",),
-        {clip: f"eat_{clip}1024_mean" for clip in ("A", "B")},
-        ignored=("model.",),
-    ),
     "m2d_clap": Row(
         {"kind": "m2d_clap"},
         lambda: modern.tensors("m2d_clap_2025"),

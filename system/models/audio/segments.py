@@ -145,7 +145,7 @@ class SegmentEncoder(AudioEncoder):
         pairs = list(zip(waves[..., 0].float() / FULL_SCALE, lengths.tolist(), strict=True))
         cut = [[wave[first : min(first + size, end)] for first in range(0, end, size)] for wave, end in pairs]
         segments, counts = [one for parts in cut for one in parts], [len(parts) for parts in cut]
-        sizes = [max(least, len(one)) for one in segments]
+        sizes = [len(one) if self.network.pads_by_itself else max(least, len(one)) for one in segments]
         at_once = suited_to(waves.device, SECONDS_AT_ONCE) * self.settings.network.rate
         groups = [list(range(len(sizes)))] if self.training else groups_of_equal_length(sizes, at_once)
         found = outputs_of(self.network, self.settings.network.output, segments, groups, least)
