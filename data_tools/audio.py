@@ -6,7 +6,7 @@ are exact and it is the faster one, see tests/benchmarks. All audio is mixed to 
 
 import io
 import math
-import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -39,6 +39,7 @@ END = 1 << 62  # after the last sample
 MAX_PEAK = 2.0**32  # full scale is 1; higher values are not sound
 SHORTEST = 0.01  # seconds: a shorter file is at most a click
 STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
+_CUT = re.compile(r"(?:data|SSND) : (\d+) \(should be (\d+)\)")  # libsndfile's note on a cut WAV or AIFF file
 _SOUNDFILE = (b"RIFF", b"RF64", b"FORM", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
 # kaiser_best of resampy up to 0.2.2
 _OLD_KAISER = {"filter": "sinc_window", "num_zeros": 64, "precision": 9, "rolloff": 0.9475937167399596}
@@ -151,12 +152,6 @@ def sound_problem(path: Path | str) -> str | None:
     return "silent" if np.ptp(wave) <= STEPS else None
 
 
-def content_key(path: Path | str) -> str:
-    """Return the SHA-256 of a file's bytes. Raises AudioError for a missing file."""
-    _require_file(path)
-    return checksum(Path(path))
-
-
 def encoded(wave: np.ndarray, rate: int, format: str, subtype: str | None = None, **quality: Any) -> bytes:
     """Return the bytes of a mono audio file; format, subtype and quality are those of soundfile.write."""
     memory = io.BytesIO()  # libsndfile does not say why it cannot write to a disk
@@ -260,11 +255,6 @@ def _has_length_tag(path: Path | str) -> bool:
     return any(tag in frame for tag in (b"Xing", b"Info", b"VBRI"))
 
 
-def _require_file(path: Path | str) -> None:
-    if not Path(path).is_file():
-        raise AudioError(f"{path}: no such audio file; correct the path")
-
-
 def _by_soundfile(path: Path | str) -> bool:
     """Return whether libsndfile reads a file; PyAV reads the others."""
     with Path(path).open("rb") as file:
@@ -293,11 +283,14 @@ def _opened(path: Path | str) -> Iterator[_Open]:
     """Open a file by libsndfile or PyAV. Raises AudioError for one that is damaged, or cut as its header shows."""
     import av
 
-    _require_file(path)
+    if not Path(path).is_file():
+        raise AudioError(f"{path}: no such audio file; correct the path")
     try:
         if _by_soundfile(path):
-            _require_whole(path)
             with soundfile.SoundFile(path) as file:
+                cut = _CUT.search(file.extra_info)
+                if cut and int(cut[1]) < STREAMED:
+                    raise AudioError(f"{path}: cut, {int(cut[1]) - int(cut[2]):,} bytes are missing; copy it again")
                 if not 0 < file.frames < MAX_STATED:
                     raise AudioError(f"{path}: contains no samples, or states no length; export it again")
                 seconds = file.frames / file.samplerate
@@ -317,17 +310,3 @@ def _opened(path: Path | str) -> Iterator[_Open]:
         raise AudioError(f"{path}: cannot be decoded ({reason}); copy it again") from None
     except OSError as error:
         raise located(error, error.filename or path) from error
-
-
-def _require_whole(path: Path | str) -> None:
-    """Raise AudioError if the sound in a WAV or AIFF file is shorter than its header states."""
-    with Path(path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        order, name = {b"RIFF": ("little", b"data"), b"FORM": ("big", b"SSND")}.get(file.read(12)[:4], ("", b""))
-        while order and len(header := file.read(8)) == 8:
-            length = int.from_bytes(header[4:], order)  # type: ignore[arg-type]
-            if header[:4] == name:
-                if file.tell() + length > size and length < STREAMED:
-                    raise AudioError(f"{path}: cut, {file.tell() + length - size:,} bytes are missing; copy it again")
-                return
-            file.seek(length + length % 2, os.SEEK_CUR)

@@ -9,10 +9,11 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from data_tools.audio import audio_seconds, content_key, sound_problem
+from data_tools.audio import audio_seconds, sound_problem
 from data_tools.cli import SHOWN, counted, each, ending_in
 from data_tools.errors import AudioError
 from data_tools.exclusion import Exclusions, Lists, read_exclusions
+from data_tools.files import checksum
 from data_tools.frames import holds_frames, read_frames
 from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, read_manifest
 from data_tools.names import plain_id
@@ -60,11 +61,12 @@ def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, qui
         found = pool.map(lambda path: _problem(path, quick), paths)
         problems = dict(zip(paths, each(found, "reading", "file", len(paths)), strict=True))
         whole = [] if quick else [path for path in paths if Path(path).is_file()]
-        contents = dict(zip(whole, pool.map(content_key, whole), strict=True))
+        contents = dict(zip(whole, pool.map(checksum, map(Path, whole)), strict=True))
+    forbidden = exclusions or {}
     for clip in clips:
         number = plain_id(clip.freesound_id or "")
-        for name in (exclusions or {}).get(number, ()) if clip.split in TRAINING_SPLITS else ():
-            findings.append(Finding("Freesound id on an exclusion list", clip.id, name, number, True))
+        if clip.split in TRAINING_SPLITS and number in forbidden:
+            findings.append(Finding("Freesound id on an exclusion list", clip.id, forbidden[number], number, True))
         if problem := problems[clip.path]:
             is_bad = isinstance(problem, AudioError)
             reason = str(problem).removeprefix(f"{clip.path}: ")

@@ -1,6 +1,6 @@
 """Embeddings that another program computed, in .npz files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -18,23 +18,20 @@ NAME_COLUMNS: dict[Kind, str] = {"clip": "id", "caption": "text"}  # the array t
 HINT = "see Embeddings of another program in system/README.md"
 
 
-class Vectors:
-    """Embeddings by name, with the methods of a bank of frames: each embedding is an array (1, D) float32."""
+class Vectors(dict[str, np.ndarray]):
+    """Embeddings (D,) by name, with the methods of a bank of frames: each embedding is an array (1, D) float32."""
 
     threads = None  # reading takes no computation
     dtype = np.dtype(np.float32)
 
-    def __init__(self, rows: Mapping[str, np.ndarray], dim: int) -> None:
-        """Store embeddings. rows: Dict from name to embedding (D,). dim: D."""
-        self._rows, self.dim = rows, dim
-
-    def __contains__(self, name: str) -> bool:
-        """Return whether there is an embedding with this name."""
-        return name in self._rows
+    @property
+    def dim(self) -> int:
+        """D."""
+        return len(next(iter(self.values())))
 
     def name_of(self, clip: Clip) -> str | None:
         """Return the name of a clip's embedding: its id, or else its file name. None if it has no embedding."""
-        return next((name for name in (clip.id, clip.file_name) if name in self._rows), None)
+        return next((name for name in (clip.id, clip.file_name) if name in self), None)
 
     def require_dim(self, dim: int, files: Sequence[Path | str]) -> "Vectors":
         """Return these embeddings. Raises KitError if they do not have `dim` values."""
@@ -49,7 +46,7 @@ class Vectors:
 
     def read(self, name: str) -> np.ndarray:
         """Return the embedding (1, D) float32 of a name. Raises KeyError for an unknown name."""
-        return self._rows[name][None].astype(np.float32)
+        return self[name][None].astype(np.float32)
 
     def part(self, name: str, first: int, count: int) -> np.ndarray:
         """Return rows `first` to `first + count` (excluded) of the embedding (1, D) of a name, as Bank.part does."""
@@ -79,15 +76,14 @@ def read_vectors(files: Sequence[Path | str], kind: Kind, column: str | None = N
 @lru_cache(maxsize=4)
 def _read(files: tuple[str, ...], states: tuple[int, ...], kind: Kind, column: str) -> Vectors:
     """Read embeddings. states: Time of change of each file, so that a changed file is read again."""
-    rows: dict[str, np.ndarray] = {}
+    rows = Vectors()
     for file in files:
         try:
             with Path(file).open("rb") as opened, np.load(opened, allow_pickle=False) as content:
                 chosen = content["kind"] == kind if "kind" in content else slice(None)
                 names, values = content[column][chosen].astype(str).tolist(), content["embedding"][chosen]
-            with np.errstate(over="ignore"):
-                if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
-                    raise ValueError(f"embeddings of shape {values.shape}, or infinite or NaN ones")
+            if values.ndim != 2 or not np.isfinite(values).all():
+                raise ValueError(f"embeddings of shape {values.shape}, or infinite or NaN ones")
             for name, row in zip(names, values, strict=True):
                 if not np.array_equal(rows.setdefault(name, row), row):
                     raise ValueError(f"a second, different embedding of {name[:60]!r}, perhaps of another model")
@@ -96,4 +92,4 @@ def _read(files: tuple[str, ...], states: tuple[int, ...], kind: Kind, column: s
     widths = {len(row) for row in rows.values()}
     if len(widths) != 1:
         raise KitError(f"{' and '.join(files)}: no embeddings of one size, but of {sorted(widths)}; give one model's")
-    return Vectors(rows, *widths)
+    return rows

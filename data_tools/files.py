@@ -3,7 +3,6 @@
 Reads strict UTF-8 text. Writes files completely or not at all, by temporary names, renaming and syncing.
 """
 
-import errno
 import hashlib
 import json
 import logging
@@ -24,13 +23,15 @@ log = logging.getLogger(__name__)
 def require_file(path: Path, hint: str = "correct the path") -> None:
     """Raise DataError for a folder and for a missing file. hint: The cure for a missing file."""
     if not path.is_file():
-        raise DataError(f"{path}: {'is a folder; name a file' if path.is_dir() else f'no such file; {hint}'}")
+        fault = "is a folder; name a file" if path.is_dir() else f"no such file; {hint}"
+        raise DataError(f"{path}: {fault}")
 
 
 def require_folder(path: Path, hint: str = "correct the path") -> None:
     """Raise DataError for a file and for a missing folder. hint: The cure for a missing folder."""
     if not path.is_dir():
-        raise DataError(f"{path}: {'is a file; name a folder' if path.is_file() else f'no such folder; {hint}'}")
+        fault = "is a file; name a folder" if path.is_file() else f"no such folder; {hint}"
+        raise DataError(f"{path}: {fault}")
 
 
 def free_bytes(folder: Path) -> int:
@@ -152,10 +153,9 @@ def write_text(path: Path, text: str) -> None:
 def writing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file for writing bytes; it replaces `path` after the block, if the block raises no error.
 
-    Raises FileNotFoundError if the folder of `path` is missing.
+    Raises DataError if the folder of `path` is missing.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    require_folder(path.parent, "make it, or correct the path")
     with replacing(path) as temporary, temporary.open("wb") as file:
         yield file
 
@@ -193,16 +193,15 @@ def checksum(path: Path, kind: str = "sha256") -> str:
 def quick_checksum(path: Path) -> str:
     """Return the sha256 of a file's size, its first and last 64 KiB, and 64 short blocks between them."""
     with path.open("rb") as file:
-
-        def read(start: int, count: int) -> bytes:
-            file.seek(start)
-            return file.read(count)
-
         size = file.seek(0, os.SEEK_END)
-        first, last = read(0, ENDS_BYTES), read(max(0, size - ENDS_BYTES), ENDS_BYTES)
-        starts = [size * number // BLOCKS for number in range(BLOCKS)] if size > ENDS_BYTES else []
-        inner = b"".join(read(start, BLOCK_BYTES) for start in starts)
-    return hashlib.sha256(f"{size}\n".encode() + first + last + inner).hexdigest()
+        parts = [(0, ENDS_BYTES), (max(0, size - ENDS_BYTES), ENDS_BYTES)]
+        if size > ENDS_BYTES:
+            parts += [(size * number // BLOCKS, BLOCK_BYTES) for number in range(BLOCKS)]
+        digest = hashlib.sha256(f"{size}\n".encode())
+        for start, count in parts:
+            file.seek(start)
+            digest.update(file.read(count))
+    return digest.hexdigest()
 
 
 @contextmanager
@@ -211,7 +210,7 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
 
     Args:
         file: The lock file.
-        busy_message: Message if another process has the lock; "": none.
+        busy_message: Message if another process has the lock.
         wait: Whether to log the message and wait, instead of raising it as DataError.
     """
     from filelock import FileLock, Timeout
@@ -219,17 +218,14 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
     found = FileLock(file, thread_local=False)  # a generator that holds it may be closed by another thread
     try:
-        found.acquire(timeout=0)
+        held = found.acquire(timeout=0)
     except Timeout:
         if not wait:
             raise DataError(busy_message) from None
-        if busy_message:
-            log.info(busy_message)
-        found.acquire()
-    try:
+        log.info(busy_message)
+        held = found.acquire()
+    with held:
         yield
-    finally:
-        found.release()
 
 
 @contextmanager

@@ -109,13 +109,10 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                yield number, kind.validate_json(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+                yield number, kind.validate_json(line.removeprefix(codecs.BOM_UTF8))
             except ValidationError as error:
-                fault = faults_of(error)[0]
-                if error.errors()[0]["type"] == "json_invalid":
-                    read_text(path)  # raises a better error for another encoding
-                    fault = "not JSON; a manifest, or a file of moments, has one object per line"
-                raise DataError(f"{path}, line {number}: {fault}") from None
+                read_text(path)  # raises a better error for another encoding, and for an empty file
+                raise DataError(f"{path}, line {number}: {faults_of(error)[0]}") from None
     if not number:
         read_text(path)  # raises an error for an empty file
 
@@ -150,19 +147,14 @@ def of_split(clips: list[Clip], split: str | None, where: object) -> list[Clip]:
 def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
     """Write a manifest; paths below its folder become relative, so that the folder can move.
 
-    Raises DataError for no clips, and for a repeated id.
+    Raises DataError for no clips.
     """
     path = Path(path)
     folder = os.path.join(os.path.abspath(path.parent), "")
-    lines: dict[str, bytes] = {}
-    for clip in clips:
-        if clip.id in lines:
-            raise DataError(f"{path}: the id {clip.id!r} is given twice; rename one of the clips")
-        stored = replace(clip, path=os.path.abspath(clip.path).removeprefix(folder))
-        lines[clip.id] = _CLIP.dump_json(stored) + b"\n"
-    if not lines:
+    stored = [replace(clip, path=os.path.abspath(clip.path).removeprefix(folder)) for clip in clips]
+    if not stored:
         raise DataError(f"{path}: not written, because no clip is left; check the input and the filters")
-    write_text(path, b"".join(lines.values()).decode())
+    write_text(path, "".join(f"{_CLIP.dump_json(clip).decode()}\n" for clip in stored))
 
 
 def caption_queries(clips: Iterable[Clip]) -> list[Query]:
@@ -197,12 +189,12 @@ def read_queries(path: Path) -> list[Query]:
     Their ids are "<row>" in a text or a blind set, "<row>.<number>" with Clotho's columns.
     """
     if path.suffix == ".txt":
-        texts = [line.strip() for line in read_text(path).splitlines() if line.strip()]
-        for row, text in enumerate(texts, 1):
+        found = [("", [line.strip()]) for line in read_text(path).splitlines() if line.strip()]
+    else:
+        found = [(name, texts) for _, name, texts in read_captions(path)]
+    queries = []
+    for row, (name, texts) in enumerate(found, 1):
+        for number, text in enumerate(texts, 1):
             check_caption(text, f"{path}, query {row}")
-        return [Query(f"{row}", text, None) for row, text in enumerate(texts, 1)]
-    return [
-        Query(f"{row}.{number}" if name else f"{row}", text, None)
-        for row, (_, name, texts) in enumerate(read_captions(path), 1)
-        for number, text in enumerate(texts, 1)
-    ]
+            queries.append(Query(f"{row}.{number}" if name else f"{row}", text, None))
+    return queries

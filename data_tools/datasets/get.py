@@ -1,22 +1,66 @@
 """Download, verify and unpack a published data set."""
 
+import re
 import shlex
 import shutil
 import subprocess
 import tarfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
 from data_tools.cli import ending_in
 from data_tools.datasets.download import download
-from data_tools.datasets.published import SETS, PublishedFile, PublishedSet
 from data_tools.errors import DataError
 from data_tools.files import lock_of, read_json, write_text
+from data_tools.settings import parse_yaml
 
 RECORDS = "https://zenodo.org/api/records"
+
+
+class PublishedFile(NamedTuple):
+    """A published file.
+
+    Attributes:
+        address: Address of the file.
+        name: Its path in the data set's folder. An archive is always unpacked into the latter.
+        md5: MD5 of the file; "" if it is not known.
+    """
+
+    address: str
+    name: str
+    md5: str = ""
+
+    @property
+    def archive(self) -> str:
+        """Name of the archive that the file is or belongs to, such as x.7z.001; "" for other files."""
+        name = re.sub(r"\.7z\.\d{3}$", ".7z.001", self.name)
+        return name if name.endswith((".7z", ".001", ".zip", ".tar.gz")) else ""
+
+
+def _published_file(address: str, md5: str = "", folder: str = "") -> PublishedFile:
+    return PublishedFile(address, f"{folder}{address.rpartition('/')[2]}", md5)
+
+
+class PublishedSet(NamedTuple):
+    """A published data set; published.yaml explains its attributes."""
+
+    licence: str
+    size: str
+    files: Sequence[PublishedFile] = ()
+    make: Sequence[str] = ()
+    steps: Sequence[str] = ()
+    layout: str = ""
+    record: str = ""
+
+
+SETS = {
+    name: PublishedSet(**facts | {"files": [_published_file(**file) for file in facts.get("files", ())]})
+    for name, facts in parse_yaml(Path(__file__).with_name("published.yaml").read_bytes()).items()
+}
 
 
 def fetch_set(published: PublishedSet, folder: Path, mirror: str | None = None) -> None:
@@ -40,15 +84,17 @@ def fetch_set(published: PublishedSet, folder: Path, mirror: str | None = None) 
             unpack(folder, archive)
 
 
-def record_files(record: str, folder: Path) -> tuple[PublishedFile, ...]:
+def record_files(record: str, folder: Path) -> list[PublishedFile]:
     """Return the files of a Zenodo record, with their MD5s, as the site's API lists them."""
     path = folder / f"zenodo_{record}.json"
     download(f"{RECORDS}/{record}", path)
     try:
         found = read_json(path)
         print(f"Zenodo record {record}: {found['metadata']['title']}")
-        files = [(file["links"]["self"], file["key"], file["checksum"].removeprefix("md5:")) for file in found["files"]]
-        return tuple(PublishedFile(address, md5, "", name) for address, name, md5 in files)
+        return [
+            PublishedFile(file["links"]["self"], file["key"], file["checksum"].removeprefix("md5:"))
+            for file in found["files"]
+        ]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not the description of a Zenodo record ({error!r}); delete it to ask again") from None
 

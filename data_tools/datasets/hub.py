@@ -8,12 +8,11 @@ start_time). Other archives are unpacked by their own programs (`7z x`, `unzip`)
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path, PurePath
 from typing import Any
 
-from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
+from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.cli import Manifest, counted, each
 from data_tools.errors import DataError
 from data_tools.files import remove_parts, writing
@@ -39,14 +38,13 @@ def read_parquet(path: Path) -> Iterator[Sample]:
         with pyarrow.parquet.ParquetFile(path) as file:
             rows = (row for batch in file.iter_batches(64) for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
-                audio = _field(path, row, None, *AUDIO) or {}
+                audio = _field(path, row, AUDIO)
                 if isinstance(audio, bytes):
-                    audio = {"bytes": audio}
-                if isinstance(audio, str) or (audio.get("path") and not audio.get("bytes")):
+                    audio = {"bytes": audio, "path": None}
+                if audio and (isinstance(audio, str) or not audio["bytes"]):
                     raise DataError(f"{path}: row {number} has only a path, not the sound; use lbar data table")
-                if audio.get("bytes"):
-                    name = audio.get("path") or f"{path.stem}_{number:06}.wav"
-                    yield PurePath(name).name, audio["bytes"], row
+                if audio:
+                    yield PurePath(audio["path"] or f"{path.stem}_{number:06}.wav").name, audio["bytes"], row
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: cannot be read as parquet ({error}); download it again") from None
 
@@ -88,20 +86,20 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
         caption: Column with the captions. None: a usual name.
         name: Columns that name a clip, joined by "_". Empty: the audio file's own name.
     """
-    clips: dict[str, Clip] = {}
+    captions: dict[tuple[Split, str], dict[str, None]] = {}
     remove_parts(audio)  # of a killed call
     for path in files:
         split, read = split_of(path), read_parquet if path.suffix == ".parquet" else read_tar
         for file_name, content, fields in each(read(path), path.name, "clip"):
             if name:
-                stem = "_".join(str(_field(path, fields, column)) for column in name)
+                stem = "_".join(str(_field(path, fields, [column])) for column in name)
                 file_name = (stem + PurePath(file_name).suffix).replace("/", "_")
-            value = _field(path, fields, caption, *CAPTIONS)
-            texts = value if isinstance(value, list) else [value]
-            for text in texts:
+            value = _field(path, fields, [caption] if caption else CAPTIONS)
+            for text in value if isinstance(value, list) else [value]:
                 if not isinstance(text, str):
                     raise DataError(f"{path}: the caption is {text!r}, not a text; name another column by --caption")
                 check_caption(text, f"{path}, {file_name}")
+                captions.setdefault((split, file_name), {})[text] = None
             target = audio / split / file_name
             if not target.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -109,17 +107,14 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
                     out.write(content)
             elif target.read_bytes() != content:
                 raise DataError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
-            clip = audio_clip(target.parent, file_name, source, split, texts, seconds=None)
-            known = clips[clip.id].captions if clip.id in clips else []
-            clips[clip.id] = replace(clip, captions=list(dict.fromkeys([*known, *texts])))
-    return [replace(clip, seconds=readable_seconds(clip.path)) for clip in clips.values()]
+    return [audio_clip(audio / split, name, source, split, list(texts)) for (split, name), texts in captions.items()]
 
 
-def _field(path: Path, fields: dict[str, Any], column: str | None, *usual: str) -> Any:
-    """Return the value of a column, or else of the first column with a usual name."""
-    found = next((one for one in ([column] if column else usual) if one in fields), None)
+def _field(path: Path, fields: dict[str, Any], columns: Sequence[str]) -> Any:
+    """Return the value of the first of the columns that is there."""
+    found = next((column for column in columns if column in fields), None)
     if found is None:
-        raise DataError(f"{path}: no column {column or f'such as {usual[0]}'}, only {', '.join(fields)}")
+        raise DataError(f"{path}: no column {' or '.join(columns)}, only {', '.join(fields)}")
     return fields[found]
 
 

@@ -12,7 +12,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.exclusion import Lists, read_exclusions
@@ -36,10 +35,9 @@ class _Item(BaseModel):
     download_link: str | None = None
     href: str | None = None
 
-    def names(self) -> list[str]:
-        """Possible names of the audio file, the most certain first."""
-        stem = self.id.removesuffix(".wav")  # AudioSet's ids end in .wav
-        return [*([Path(self.audio).name] if self.audio else []), *(stem + suffix for suffix in AUDIO_SUFFIXES)]
+    def stems(self) -> tuple[str, str]:
+        """Possible names of the audio file without its suffix."""
+        return Path(self.audio or "").stem, self.id.removesuffix(".wav")  # AudioSet's ids end in .wav
 
 
 class _File(BaseModel):
@@ -68,14 +66,14 @@ def wavcaps(json: Path, *, out: Manifest, audio: Path | None = None, name: str =
     """
     source, audio = check_source(name or json.stem), audio or audio_folder(json)
     require_folder(audio, "name the folder that holds the audio by --audio")
-    exclusions, present = read_exclusions(exclude or []), {*audio_names(audio)}
+    exclusions, present = read_exclusions(exclude or []), {Path(name).stem: name for name in audio_names(audio)}
     clips: dict[str, Clip] = {}
     missing = excluded = 0
     for number, item in enumerate(read_shaped(json, _File, "give a file of WavCaps, such as fsd_final.json").data, 1):
         check_caption(item.caption, f"{json}, item {number}")
         on_freesound = any(_FREESOUND_LINK.search(link or "") for link in (item.download_link, item.href))
         freesound_id = item.id if on_freesound else None
-        file = next((file for file in item.names() if file in present), None)
+        file = next((present[stem] for stem in item.stems() if stem in present), None)
         if freesound_id and plain_id(freesound_id) in exclusions:
             excluded += 1
         elif file is None:

@@ -46,20 +46,17 @@ class Limits:
         self._database, self._limits = database, ((per_minute, 60.0), (per_day, DAY))
 
     def take(self) -> None:
-        """Wait until another request is allowed, and count it."""
-        while (wait := self.seconds_to_wait(time.time())) > 0:
-            if wait > 120:
-                log.info("the daily limit is reached; continuing in %.1f h (you may stop the command)", wait / 3600)
-            time.sleep(wait)
+        """Wait until both limits allow another request, and count it."""
+        query = "SELECT at FROM requests WHERE at <= ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+        for limit, span in self._limits:
+            row = self._database.execute(query, (time.time(), limit - 1)).fetchone()
+            if row and (wait := row[0] + span - time.time()) > 0:
+                if wait > 120:
+                    log.info("the daily limit is reached; continuing in %.1f h (you may stop the command)", wait / 3600)
+                time.sleep(wait)
         with self._database:
             self._database.execute("DELETE FROM requests WHERE at < ?", (time.time() - DAY,))
             self._database.execute("INSERT INTO requests VALUES (?)", (time.time(),))
-
-    def seconds_to_wait(self, now: float) -> float:
-        """Return the seconds until both limits allow one more request."""
-        query = "SELECT at FROM requests WHERE at <= ? ORDER BY at DESC LIMIT 1 OFFSET ?"
-        rows = [(self._database.execute(query, (now, limit - 1)).fetchone(), span) for limit, span in self._limits]
-        return max((row[0] + span - now for row, span in rows if row), default=0.0)
 
 
 class _AnyStatus(HTTPErrorProcessor):
@@ -91,27 +88,19 @@ class Api:
             raise DataError(f"{self.site}: the API has no sounds; try again later")
         return int(page["count"]), int(page["results"][0]["id"])
 
-    def sounds(self, ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[int]]:
-        """Look up sounds by their ids.
-
-        Args:
-            ids: At most PAGE_SIZE ids.
-
-        Returns:
-            The sounds that exist, and the ids that the server cannot describe.
-        """
+    def sounds(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Look up sounds by at most PAGE_SIZE ids; return those that exist and that the server can describe."""
         try:
             page = self._search(filter=f"id:({' OR '.join(map(str, ids))})", page_size=PAGE_SIZE)
         except RefusedError as error:
             if len(ids) > 1:
                 middle = len(ids) // 2
-                first, second = self.sounds(ids[:middle]), self.sounds(ids[middle:])
-                return first[0] + second[0], first[1] + second[1]
+                return self.sounds(ids[:middle]) + self.sounds(ids[middle:])
             if not isinstance(error, BrokenError):
                 raise
             log.warning("sound %d cannot be read: the server fails for it", ids[0])
-            return [], list(ids)
-        return [sound for sound in page["results"] if sound], []  # null: in the index, but deleted
+            return []
+        return [sound for sound in page["results"] if sound]  # null: in the index, but deleted
 
     def _search(self, **parameters: object) -> dict[str, Any]:
         """Request a page of a search until it arrives.

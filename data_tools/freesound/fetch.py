@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from data_tools.audio import encoded, read_audio, sound_of
+from data_tools.audio import encoded, read_audio
 from data_tools.cli import counted, each
 from data_tools.datasets.download import transfer
 from data_tools.errors import AudioError, DataError
@@ -135,9 +135,9 @@ def choose_fresh(
             return chosen[:limit]
         for start in range(0, len(stale), PAGE_SIZE):
             part = stale[start : start + PAGE_SIZE]
-            found, unread = api.sounds(part)
-            store.save(found, unread)
-            gone.update(set(part) - {sound["id"] for sound in found} - set(unread))
+            found = api.sounds(part)
+            store.save(found)
+            gone.update(set(part) - {sound["id"] for sound in found})
         fresh.update(stale)
 
 
@@ -209,15 +209,12 @@ def fetch(
     with open_store(store) as opened:
         out.mkdir(parents=True, exist_ok=True)
         with lock_of(out):
-            for path in sorted(out.glob("*.flac"))[:1]:
-                if (found := sound_of(path).rate) != rate:
-                    raise DataError(f"{out}: has files of {found} Hz; use --rate {found}, or another folder")
             remove_parts(out)  # of a killed call
             api = Api(Limits(opened.database))
             sounds = choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
             lost = fetch_sounds(sounds, out, rate)
     write_table(out / "lost.csv", ["freesound_id", "why"], lost.items())
-    changes = f"preview (MP3), mono, {rate} Hz, as FLAC of 16 bit"  # as the licences require
+    changes = "preview (MP3), resampled, mono, as FLAC of 16 bit"  # as the licences require
     table, clips = [], []
     for one in sounds:
         if one.id not in lost:

@@ -7,8 +7,7 @@ Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description fr
 
 import json
 import sqlite3
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from data_tools.errors import DataError
 PAGE_SIZE = 150  # ids in a block: the API's maximum of results
 COLUMNS = ("id", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration", "preview")
 _SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS sounds ({", ".join(COLUMNS)}, seen, PRIMARY KEY (id));
+CREATE TABLE IF NOT EXISTS sounds ({", ".join(COLUMNS)}, PRIMARY KEY (id));
 CREATE TABLE IF NOT EXISTS blocks (block INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS facts (name PRIMARY KEY, value);
 CREATE TABLE IF NOT EXISTS requests (at);
@@ -26,13 +25,12 @@ CREATE TABLE IF NOT EXISTS requests (at);
 
 
 @contextmanager
-def open_store(path: Path, create: bool = False, read_only: bool = False) -> Iterator["Store"]:
+def open_store(path: Path, create: bool = False) -> Iterator["Store"]:
     """Open a store for a block.
 
     Args:
         path: SQLite file.
         create: Make a missing file.
-        read_only: Change nothing, so that another process may write.
 
     Raises:
         DataError: The file is missing, or is no store.
@@ -40,12 +38,9 @@ def open_store(path: Path, create: bool = False, read_only: bool = False) -> Ite
     if not path.is_file() and not create:
         raise DataError(f"{path}: no such store; make it with lbar data crawl {path}")
     try:
-        mode = "?mode=ro" if read_only else ""
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}{mode}", timeout=60, uri=True)) as database:
-            if not read_only:
-                database.execute("PRAGMA journal_mode = WAL")
-                database.executescript(_SCHEMA)
-            database.execute("SELECT id, seen FROM sounds LIMIT 1")
+        with closing(sqlite3.connect(path, timeout=60)) as database:
+            database.execute("PRAGMA journal_mode = WAL")  # another process may read it
+            database.executescript(_SCHEMA)
             yield Store(database)
     except sqlite3.Error as error:
         raise DataError(f"{path}: not a usable store ({error}); free disk space, or name another file") from None
@@ -69,22 +64,15 @@ class Store:
             self.database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def blocks_read(self) -> set[int]:
-        """Return the blocks that were read while the index was whole."""
+        """Return the blocks that were read."""
         return {row[0] for row in self.database.execute("SELECT block FROM blocks")}
 
-    def save(self, found: Sequence[dict[str, Any]], unread: Collection[int]) -> None:
-        """Store sounds that a search has found. unread: Ids that the server cannot describe: they stay as they are."""
-        now = time.time()
+    def save(self, found: Sequence[dict[str, Any]], block: int | None = None) -> None:
+        """Store sounds that a search has found. block: The block that is now read."""
         with self.database:
-            insert = f"INSERT OR REPLACE INTO sounds VALUES (:{', :'.join(COLUMNS)}, :seen)"
-            self.database.executemany(insert, [_row(sound) | {"seen": now} for sound in found])
-            self.database.executemany("UPDATE sounds SET seen = ? WHERE id = ?", [(now, number) for number in unread])
-
-    def settle(self, blocks: Iterable[int], begun: float) -> None:
-        """Note that blocks are read: those of their sounds that were not found since the time `begun` are gone."""
-        with self.database:
-            for block in blocks:
-                self.database.execute("DELETE FROM sounds WHERE id / ? = ? AND seen < ?", (PAGE_SIZE, block, begun))
+            insert = f"INSERT OR REPLACE INTO sounds ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)})"
+            self.database.executemany(insert, map(_row, found))
+            if block is not None:
                 self.database.execute("INSERT OR IGNORE INTO blocks (block) VALUES (?)", (block,))
 
     def forget_blocks(self) -> None:

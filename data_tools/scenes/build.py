@@ -16,10 +16,10 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 import typer
 
-from data_tools.audio import content_key, encoded
+from data_tools.audio import encoded
 from data_tools.cli import counted, each
 from data_tools.errors import DataError
-from data_tools.files import read_json, remove_parts, write_json, writing
+from data_tools.files import checksum, read_json, remove_parts, write_json, writing
 from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, Window, write_moments
 from data_tools.names import check_source
@@ -229,14 +229,13 @@ def scenes(
     out: Path,
     *,
     seed: Annotated[int, typer.Option(min=0)],
-    development: Annotated[int | None, typer.Option(min=0)] = None,
-    validation: Annotated[int | None, typer.Option(min=0)] = None,
-    evaluation: Annotated[int | None, typer.Option(min=0)] = None,
+    development: int | None = None,
+    validation: int | None = None,
+    evaluation: int | None = None,
     captions: Literal["5", "1", "noisy"] = "5",
     held_out: Annotated[float, typer.Option("--heldout-phrasings", min=0, max=MAX_HELD_OUT)] = 0.0,
     recordings: Path | None = None,
     moments: bool = False,
-    length: Annotated[float, typer.Option(min=10, max=3600)] = 60.0,
     name: str = "",
 ) -> None:
     """Compose a data set of synthetic or recorded sounds.
@@ -253,13 +252,12 @@ def scenes(
         held_out: Share of wordings that only evaluation uses. With --moments, validation gets one of its own too.
         recordings: Recordings to compose, in ESC-50's layout: folds 1 to 3 for development, 4 for validation, 5 for
             evaluation.
-        moments: Make long recordings, and queries with the windows of one sound each.
-        length: Seconds per recording, with --moments.
+        moments: Make recordings of 60 s, and queries with the windows of one sound each.
         name: Name of the clips' source, for their ids; default: the folder's.
     """
     usual = (400, 60, 120) if moments else (2400, 300, 300)
     asked = zip(SPLITS, (development, validation, evaluation), usual, strict=True)
-    counts = {split: number for split, given, least in asked if (number := least if given is None else given)}
+    counts = {split: number for split, given, least in asked if (number := least if given is None else given) > 0}
     if not counts:
         raise DataError("no clips are asked for; give one number above 0")
     if captions != "5" and (moments or (captions == "noisy" and held_out)):
@@ -270,9 +268,9 @@ def scenes(
         counts=counts,
         held_out=held_out,
         captions="" if moments else captions,
-        recordings=content_key(table_path(recordings)) if recordings else None,
+        recordings=checksum(table_path(recordings)) if recordings else None,
         moments=moments,
-        seconds=length if moments else SECONDS,
+        seconds=60.0 if moments else SECONDS,
     )
     pools: dict[Split, Pool] = {
         split: read_recordings(recordings, FOLDS[split]) if recordings else dict.fromkeys(CLASSES, ())

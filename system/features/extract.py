@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_tools.audio import Sound, content_key, read_audio, read_excerpt, sound_of
+from data_tools.audio import Sound, read_audio, read_excerpt, sound_of
 from data_tools.cli import SHOWN, counted, progress
 from data_tools.embeddings import Vectors
 from data_tools.errors import AudioError, KitError
-from data_tools.files import quick_checksum
+from data_tools.files import checksum, quick_checksum
 from data_tools.manifest import Clip
 from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, common_fault
 from system.audio.stored import EmbeddingFile, Waveform, to_int16
@@ -177,7 +177,7 @@ def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolE
     for path, key in keys.items():
         alike.setdefault(key, []).append(path)
     for group in alike.values():
-        contents = _of_each(content_key, group, threads) if len(group) > 1 else {}
+        contents = _of_each(lambda path: checksum(Path(path)), group, threads) if len(group) > 1 else {}
         keys |= contents if len({*contents.values()}) > 1 else {}
     for clip in clips:
         if isinstance(key := keys[clip.path], AudioError):

@@ -13,7 +13,6 @@ from formats import FORMATS, stereo, write_format
 from data_tools.audio import (
     Sound,
     audio_seconds,
-    content_key,
     encoded,
     read_audio,
     read_excerpt,
@@ -233,13 +232,6 @@ def test_files_without_sound_are_told_apart(wave: np.ndarray, word: str | None, 
     soundfile.write(tmp_path / "x.wav", wave, RATE, subtype="FLOAT")
     found = sound_problem(tmp_path / "x.wav")
     assert found is None if word is None else word in str(found)
-
-
-def test_key_of_a_file_is_the_sha256_of_its_bytes(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"abc")
-    assert content_key(tmp_path / "x").startswith("ba7816bf8f01cfea")
-    with pytest.raises(AudioError):
-        content_key(tmp_path / "y")
 
 
 @pytest.mark.parametrize(("format", "subtype"), [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III")])

@@ -146,11 +146,9 @@ def test_official_list_forbids_three_development_clips_of_clotho(shared: Path, c
 def test_published_lists_forbid_their_esc10_recordings(shared: Path, tmp_path: Path) -> None:
     table = rows(shared / "data/esc10/esc10.csv")
     clips = [clip(tmp_path, row["file_name"], "train", row["freesound_id"], source="esc10") for row in table]
-    paths = [shared / "data" / name for name in LISTS]
-    found = [one for one in check_clips(clips, read_exclusions(paths), quick=True) if one.fatal]
-    assert Counter(one.other for one in found) == {
-        path.name: count for path, count in zip(paths, (20, 60, 21), strict=True)
-    }
+    for name, count in zip(LISTS, (20, 60, 21), strict=True):
+        found = check_clips(clips, read_exclusions([shared / "data" / name]), quick=True)
+        assert [one.other for one in found if one.fatal] == [Path(name).name] * count
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,6 @@ def test_verb_works_with_a_real_model(inputs: tuple[Path, Path], tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ("id,description\n1,a\n1,b\n", "line 3"),
-        ("id,description\n,a\n", "line 2"),
         ("id,title\n1,a\n", "description"),
         ("id,description\n1,a dog\n2,a cat\n", "folds"),
     ],

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from data_tools.audio import content_key
 from data_tools.errors import DataError
 from data_tools.files import (
+    checksum,
     lock_of,
     quick_checksum,
     read_json,
@@ -103,7 +103,7 @@ def test_quick_checksum_reads_the_size_the_ends_and_short_blocks(tmp_path: Path)
     for name, data in contents.items():
         (tmp_path / name).write_bytes(data)
     found = {name: quick_checksum(tmp_path / name) for name in contents}
-    assert found["one"] == found["same"] == found["elsewhere"] != content_key(tmp_path / "one")
+    assert found["one"] == found["same"] == found["elsewhere"] != checksum(tmp_path / "one")
     assert len({found[name] for name in ("one", "start", "end", "longer")}) == 4
 
 

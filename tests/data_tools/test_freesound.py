@@ -36,7 +36,7 @@ def test_crawl_stores_every_sound_with_one_request_per_block(tmp_path: Path) -> 
         assert crawl(tmp_path / "s.sqlite") == 0
         assert stored(tmp_path / "s.sqlite") == truth(server)
         assert 500 < len(truth(server)) < 700
-        assert len(server.seen) == 5 + 2, "and the number of sounds before and after"
+        assert len(server.seen) == 5 + 1, "and the number of sounds"
 
 
 @pytest.mark.usefixtures("no_waits")
@@ -52,11 +52,10 @@ def test_faulty_server_with_broken_and_missing_sounds_is_read_completely(seed: i
 def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crawl_module, "GROUP", 2)
     path = tmp_path / "s.sqlite"
     with served(Sandbox(1000)) as server:
         get = Api._get
-        for stop in (1, 2, 4, 3, 6, 5):
+        for stop in (1, 2, 3, 2):
             left = stop
 
             def dies(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -72,7 +71,7 @@ def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(
         before = len(server.seen)
         assert crawl(path) == 0
         assert stored(path) == truth(server)
-        assert len(server.seen) - before <= 7, "finished groups are not read again"
+        assert len(server.seen) - before == 1 + 7 - 4, "finished blocks are not read again"
 
 
 @pytest.mark.slow
@@ -105,7 +104,6 @@ def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path: Path, monkeypatch:
 
 
 def test_stopped_refresh_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crawl_module, "GROUP", 2)
     path = tmp_path / "s.sqlite"
     with served(Sandbox(1000)) as server:
         assert crawl(path) == 0
@@ -124,81 +122,42 @@ def test_stopped_refresh_continues_where_it_stopped(tmp_path: Path, monkeypatch:
         server.changes = {number: {"license": "new"} for number in server.ids()}
         assert crawl(path, "--refresh") == 0
         changed = [number for number, licence in stored(path, "id, license") if licence == "new"]
-        assert changed == [number for number in server.ids() if number >= 4 * 150], "two groups were finished"
+        assert changed == [number for number in server.ids() if number >= 5 * 150], "five blocks were finished"
         assert crawl(path, "--refresh") == 0
         assert len(stored(path, "id")) == sum(licence == "new" for _, licence in stored(path, "id, license"))
 
 
-def test_deleted_sounds_and_changed_licences_are_found_by_refresh(tmp_path: Path) -> None:
+def test_changed_preferences_are_found_by_refresh_and_deleted_sounds_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     with served(Sandbox(300)) as server:
         assert crawl(path) == 0
-        gone, changed = server.ids()[3], server.ids()[9]
-        server.hidden, server.changes = {gone}, {changed: {"gen_ai_preference": "no-gen-ai"}}
+        before = stored(path, "id")
+        server.hidden, server.changes = {server.ids()[3]}, {server.ids()[9]: {"gen_ai_preference": "no-gen-ai"}}
         assert crawl(path, "--refresh") == 0
-        assert stored(path, "id") == [(number,) for number in server.ids() if number != gone]
-        assert dict(stored(path, "id, gen_ai_preference"))[changed] == "no-gen-ai"
+        assert stored(path, "id") == before
+        assert dict(stored(path, "id, gen_ai_preference"))[server.ids()[9]] == "no-gen-ai"
 
 
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_index_that_is_being_rebuilt_ends_the_crawl_and_loses_no_sound(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_crawl_warns_if_an_index_that_is_being_rebuilt_hides_sounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "s.sqlite"
     with served(Sandbox(600)) as server:
-        assert crawl(path) == 0
-        partial = set(server.ids()[::2])
-        if when == "before":
-            server.hidden = partial
-        else:
-            sounds = Api.sounds
-
-            def begins(self: Api, ids: list[int]) -> Any:
-                server.hidden = partial
-                return sounds(self, ids)
-
-            monkeypatch.setattr(Api, "sounds", begins)
-        assert crawl(path, "--refresh") == 1
-        monkeypatch.undo()
-        assert stored(path, "id") == [(number,) for number in server.ids()], "nothing is marked as gone"
-    with served(Sandbox(600)) as server:
-        assert crawl(path, "--refresh") == 0
-        assert stored(path) == truth(server)
-
-
-def test_fall_that_lasts_three_days_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, now = tmp_path / "s.sqlite", time.time()
-    with served(Sandbox(600)) as server:
-        assert crawl(path) == 0
-        server.hidden = set(server.ids()[::2])
-        for days, status in ((0, 1), (2.9, 1), (3.1, 0)):
-            with monkeypatch.context() as patch:
-                patch.setattr(crawl_module.time, "time", lambda days=days: now + days * 86_400)
-                assert crawl(path, "--refresh") == status
-        assert stored(path, "id") == [(number,) for number in server.ids() if number not in server.hidden]
-
-
-def test_rebuild_that_begins_during_a_killed_crawl_loses_no_sound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "s.sqlite"
-    with served(Sandbox(600)) as server:
-        sounds, calls = Api.sounds, 0
+        sounds = Api.sounds
 
         def partial(self: Api, ids: list[int]) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == 2:
-                raise KeyboardInterrupt
             server.hidden = set(server.ids()[::2])
             return sounds(self, ids)
 
-        monkeypatch.setattr(Api, "sounds", partial)
-        assert crawl(path) == 130
-        monkeypatch.undo()
-        with served(Sandbox(600)) as whole:
+        with monkeypatch.context() as patch:
+            patch.setattr(Api, "sounds", partial)
             assert crawl(path) == 0
-            assert stored(path) == truth(whole)
+        assert "--refresh" in caplog.text
+        caplog.clear()
+        server.hidden = set()
+        assert crawl(path, "--refresh") == 0
+        assert stored(path) == truth(server)
+        assert "--refresh" not in caplog.text
 
 
 @pytest.mark.parametrize("status", [400, 414])
@@ -324,7 +283,7 @@ def test_status_reads_a_store_that_another_process_writes(tmp_path: Path, capsys
         assert main(["crawl", str(tmp_path / "s.sqlite"), "--per-day", "0"]) == 2
 
 
-@pytest.mark.parametrize("content", [None, b"", b"not a database" * 99])
+@pytest.mark.parametrize("content", [None, b"not a database" * 99])
 def test_file_that_is_no_store_is_refused(content: bytes | None, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "s.sqlite"
     if content is not None:

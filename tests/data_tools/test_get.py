@@ -18,8 +18,7 @@ from data_files import failure, write_rows, write_wav
 
 from data_tools.__main__ import main
 from data_tools.datasets import get as module
-from data_tools.datasets.get import seven_zip
-from data_tools.datasets.published import SETS, PublishedFile
+from data_tools.datasets.get import SETS, PublishedFile, seven_zip
 from data_tools.manifest import read_manifest
 
 SPLITS = ("development", "validation", "evaluation")
@@ -48,7 +47,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 [seven_zip(), "a", "-bd", archive, split], cwd=tmp_path / "made", check=True, capture_output=True
             )
     files = tuple(
-        PublishedFile(file.address, hashlib.md5((folder / file.name).read_bytes()).hexdigest())
+        file._replace(md5=hashlib.md5((folder / file.name).read_bytes()).hexdigest())
         for file in SETS["clotho"].files
         if (folder / file.name).exists()
     )
@@ -163,7 +162,8 @@ def test_error_of_verb_get_names_a_damaged_or_missing_archive(
 def test_get_reports_a_missing_7z_program_before_the_download(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = (*SETS["clotho"].files[:6], PublishedFile("https://example.org/clotho_audio_validation.7z"))
+    archive = "clotho_audio_validation.7z"
+    files = (*SETS["clotho"].files[:6], PublishedFile(f"https://example.org/{archive}", archive))
     monkeypatch.setitem(SETS, "clotho", SETS["clotho"]._replace(files=files))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "install 7-Zip" in failure(capsys, *command(tmp_path, mirror))

@@ -128,10 +128,9 @@ def test_invalid_manifest_is_refused(tmp_path: Path, content: bytes | None, word
         read_manifest(tmp_path / "m.jsonl")
 
 
-def test_empty_or_repeated_clips_are_not_written(tmp_path: Path) -> None:
-    for clips in ([], [clip("a.wav"), clip("a.wav")]):
-        with pytest.raises(DataError, match=r"m\.jsonl"):
-            write_manifest(tmp_path / "m.jsonl", clips)
+def test_manifest_without_clips_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"m\.jsonl"):
+        write_manifest(tmp_path / "m.jsonl", [])
     assert not list(tmp_path.iterdir())
     with pytest.raises(DataError, match="development"):
         of_split([clip("a.wav")], "test", "m.jsonl")
@@ -168,11 +167,11 @@ def test_queries_of_csv_files_are_numbered_by_row(tmp_path: Path) -> None:
         ("caption\ndog\n\ncat\n", "line 3: .*blank"),
         ("\ncaption\ndog\n", "caption|blank"),
         ('caption\n""\n', "line 2, caption"),
-        ("caption\ndog, cat\n", "line 2: 2 cells for 1"),
+        ("caption\ndog, cat\n", "line 2: not 1 cells"),
         ("caption,caption\na,b\n", "same name"),
         ('caption\n"dog\n', "line 2: not a CSV"),
         ('caption\ncat\n"dog" cat\n', "line 3: not a CSV"),
-        ('caption\n"Stop\nA dog barks\ngo"\nA cat\n', "line 2: a cell extends to line 4"),
+        ('caption\n"Stop\nA dog barks\ngo"\nA cat\n', "line 2: .*up to line 4"),
         ("caption\n" + "x" * 200_000 + "\n", "line 2: not a CSV"),
         ("caption\n['A dog', 'A cat']\n", "cells|list"),
     ],

@@ -154,7 +154,7 @@ def test_missing_files_of_synthetic_recordings_are_made_again(
     assert "choose another folder" in failure(capsys, "scenes", out, "--seed", 7)
 
 
-@pytest.mark.parametrize("argv", [("--length", 5), ("--captions", 1)])
+@pytest.mark.parametrize("argv", [("--heldout-phrasings", 1), ("--captions", 1)])
 def test_inconsistent_moment_settings_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[object, ...]
 ) -> None:

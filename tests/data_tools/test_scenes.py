@@ -283,7 +283,7 @@ def test_scenes_verb_leaves_a_complete_folder_unchanged_and_makes_deleted_scenes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [[], ["--moments", "--length", "30"]])
+@pytest.mark.parametrize("kind", [[], ["--moments"]])
 def test_killed_and_resumed_scenes_verb_writes_the_same_files_as_an_uninterrupted_one(
     tmp_path: Path, root: Path, kind: list[str]
 ) -> None:

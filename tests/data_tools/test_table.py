@@ -43,7 +43,7 @@ def test_table_with_several_caption_columns_may_have_empty_cells(
     sounds: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "file;a;b\n0.wav;x 1;x 2\n1.wav;;y 2\n"
-    more = ("--caption", "b", "--caption", "a", "--delimiter", ";", "--split", "train", "--name", "mine")
+    more = ("--caption", "b", "--caption", "a", "--split", "train", "--name", "mine")
     assert table(sounds, capsys, text, *more)[0] == 0
     first, second = read_manifest(sounds.parent / "m.jsonl")
     assert (first.captions, second.captions) == (["x 2", "x 1"], ["y 2"])
@@ -54,7 +54,7 @@ def test_table_verb_reads_the_split_of_each_row_from_option_split_column(
     sounds: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "file\tcaption\tpart\n0.wav\ta\ttrain\n1.wav\tb\ttest \nnone.wav\tc\ttrain\n"
-    more = ("--caption", "caption", "--split-column", "part", "--delimiter", "tab")
+    more = ("--caption", "caption", "--split-column", "part")
     status, output = table(sounds, capsys, text, *more)
     assert status == 0
     assert "3 clips, 3 captions, 1 without readable audio" in output
@@ -109,15 +109,12 @@ def linked(sounds: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["0.wav", *NAMES_OF_ONE_FILE[1:]])
-def test_audio_file_in_two_splits_of_a_table_stays_only_in_the_held_out_split(
+def test_audio_file_in_two_splits_of_a_table_is_refused(
     linked: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    name = name.format(sounds=linked)
-    for first, second, kept in (("train", "test", 1), ("test", "val", 0), ("val", "development", 0)):
-        text = f"file,caption,part\n0.wav,A dog,{first}\n{name},A cat,{second}\n"
-        assert table(linked, capsys, text, "--caption", "caption", "--split-column", "part")[0] == 0
-        (clip,) = read_manifest(linked.parent / "m.jsonl")
-        assert (clip.split, clip.captions) == ((first, second)[kept], [("A dog", "A cat")[kept]])
+    text = f"file,caption,part\n0.wav,A dog,train\n{name.format(sounds=linked)},A cat,test\n"
+    status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
+    assert (status, "line 3" in output) == (1, True)
 
 
 def test_table_rows_with_different_paths_of_one_file_become_one_clip(

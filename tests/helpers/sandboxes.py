@@ -130,7 +130,7 @@ def serving(*arguments: str) -> Iterator[dict[str, str]]:
 
 def stored(path: Path, columns: str = "id, description, duration, license") -> list[tuple[Any, ...]]:
     """Rows of the sounds in a store, by id."""
-    with open_store(path, read_only=True) as store:
+    with open_store(path) as store:
         return list(store.sounds(columns))
 
 

@@ -78,7 +78,7 @@ class QueryFiles:
 
     def __init__(self, folder: Path, queries: Sequence[str], array: str) -> None:
         self.folder, self.array = folder, array
-        lines = [line for path in queries for _, line in read_published(Path(path)) if line.qid != ""]
+        lines = [line for path in queries for _, line in read_published(Path(path))]
         self.ids = {line.query: str(line.qid) for line in reversed(lines)}  # the first of equal texts counts
         if len({*self.ids.values()}) < len(self.ids):
             raise KitError(f"{' and '.join(queries)}: an id belongs to two texts; give each query its own id")
