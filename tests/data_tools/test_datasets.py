@@ -12,7 +12,7 @@ from data_files import COUNTS, PUBLISHED, failure, publish_clotho, rows, small_c
 
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
-from data_tools.names import audio_tree, match_names
+from data_tools.names import audio_tree, tree_files, match_names
 
 
 @pytest.fixture(scope="module")
@@ -173,16 +173,26 @@ def test_verb_blind_lists_audio_files_by_their_names_on_disk(
     assert "4 clips, 1 with unreadable audio" in capsys.readouterr().out
 
 
-def test_linked_files_and_folders_are_read_and_hidden_ones_are_not(tmp_path: Path) -> None:
+def test_link_to_a_parent_folder_is_not_followed(tmp_path: Path) -> None:
+    write_wav(tmp_path / "other.wav", 1)
+    write_wav(tmp_path / "pool/a.wav", 2)
+    (tmp_path / "pool/up").symlink_to(tmp_path)
+    assert tree_files(tmp_path / "pool") == ["a.wav"]
+
+
+def test_linked_folders_are_read_once_despite_cycles(tmp_path: Path) -> None:
     pool, storage = tmp_path / "pool", tmp_path / "storage"
-    for number, name in enumerate(["storage/part/a.wav", "storage/[b].wav", "pool/c.wav", "pool/.old/d.wav"]):
+    for number, name in enumerate(["storage/part/a.wav", "storage/b.wav", "pool/c.wav", "pool/real/d.wav"]):
         write_wav(tmp_path / name, number)
+    (pool / "a_link").symlink_to(pool / "real")
     (pool / "part").symlink_to(storage / "part")
     (pool / "storage").symlink_to(storage)
+    (storage / "back").symlink_to(pool)
+    (pool / "real" / "up").symlink_to("..")
+    (pool / "real" / "self").symlink_to("self")
     (pool / "linked.wav").symlink_to(pool / "c.wav")
     (pool / ".hidden").symlink_to(storage)
-    names = ["c.wav", "linked.wav", "part/a.wav", "storage/[b].wav", "storage/part/a.wav"]
-    assert audio_tree(pool) == (names, [])
+    assert audio_tree(pool) == (["a_link/d.wav", "c.wav", "linked.wav", "part/a.wav", "storage/b.wav"], [])
 
 
 def test_folder_with_only_links_to_audio_files_is_read(tmp_path: Path) -> None:
