@@ -12,7 +12,7 @@ from data_files import COUNTS, PUBLISHED, failure, publish_clotho, rows, small_c
 
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
-from data_tools.names import audio_tree, tree_files, match_names
+from data_tools.names import audio_tree, match_names, tree_files
 
 
 @pytest.fixture(scope="module")
