@@ -4,7 +4,6 @@ An entry is ranked once results/ENTRY.json is there, with the settings that it d
 its files are there.
 """
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import numpy as np
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.files import quick_checksum, read_json, write_json
+from data_tools.files import read_json, write_json
 from data_tools.manifest import Clip, Query, caption_queries, read_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import csv_of, write_csv
@@ -115,18 +114,11 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
     found |= checksums(map(Path, entry.other_models))
     if isinstance(entry, RankBlind) and not entry.missing_files:
-        found["blind set"] = _blind_checksum(entry)
+        found["queries"] = [[query.id, query.text] for query in read_queries(Path(entry.queries))]
+        found["clips"] = [clip.id for clip in list_clips(entry.audio).clips]
     for other in entry.combined_entries:
         found |= _identity(recipe, other)
     return found
-
-
-def _blind_checksum(entry: RankBlind) -> str:
-    """Return one checksum of a blind set: of its queries, and of the names and ends of its files."""
-    lines = [f"{query.id}\0{query.text}" for query in read_queries(Path(entry.queries))]
-    for clip in list_clips(entry.audio).clips:  # given embeddings need no audio
-        lines.append(f"{clip.id}\0{quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ''}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_tools.errors import DataError, KitError, first_line
-from data_tools.files import replacing, require_file
+from data_tools.errors import KitError, first_line
+from data_tools.files import read_text, replacing, require_file
 from data_tools.settings import Document, Keys, cut, fault_of, parse
 from system.recipe import schema
 from system.recipe.rules import below, child, fit_mistakes, name_mistakes
@@ -123,21 +123,19 @@ def keep_imports(recipe: schema.Recipe, folder: Path, source: Path | None = None
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
-    """Read a recipe or study; return the file's bytes and the document. Raises RecipeError if it is not YAML."""
+    """Read a recipe or study; return the file's bytes and the document.
+
+    Raises:
+        KitError: It is missing, or not YAML.
+    """
     hint = "shipped recipes and studies are in recipes/"
-    try:
-        require_file(path, hint)
-        if path.suffix not in SUFFIXES:
-            raise RecipeError([f"{path} is not a {kind}: its name must end in .yaml; {hint}"])
-        source = path.read_bytes()
-        document = parse(source.decode("utf-8"))
-    except DataError as error:
-        raise RecipeError([str(error)]) from None
-    except UnicodeDecodeError as error:
-        raise RecipeError([f"{path}: the file is not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    require_file(path, hint)
+    if path.suffix not in SUFFIXES:
+        raise RecipeError([f"{path} is not a {kind}: its name must end in .yaml; {hint}"])
+    document = parse(read_text(path))
     if document.problems and not document.value:
         raise RecipeError(_lines_of(path, document.problems))
-    return source, document
+    return path.read_bytes(), document
 
 
 def _lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:

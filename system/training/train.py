@@ -247,15 +247,13 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
     Several processes ask each other at every step, so that all end at the same one.
     """
     signals: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, _: object) -> None:
+        if signals and process_count() == 1:  # torchrun repeats a signal to its processes
+            raise KeyboardInterrupt
         signals.append(number)
-        for one in before if process_count() == 1 else ():  # torchrun repeats a signal to its processes
-            signal.signal(one, signal.default_int_handler)
 
-    for number in before:
-        signal.signal(number, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: bool(signals)
     finally:
