@@ -1,4 +1,6 @@
-"""Command line: `lbar VERB ...`, with `lbar data` and `lbar submit` for the other floors.
+"""The command line `lbar VERB ...`.
+
+`lbar data` and `lbar submit` are those of the other floors.
 
 A verb's docstring is its help; what it needs is imported when it runs, so that the help imports no torch.
 """
@@ -101,7 +103,7 @@ def check(
     step: bool = False,
     device: Device = None,
 ) -> None:
-    """Print all mistakes of a recipe or a study, what it needs, and what is missing.
+    """Print a recipe's mistakes, its needs, and what is missing.
 
     Args:
         step: Measure a training step of each stage.
@@ -113,7 +115,7 @@ def check(
 
 
 def download(recipe: Path, *, changes: Changes = [], show: bool = False) -> None:
-    """Fetch and verify the published weight files that are missing on this machine.
+    """Fetch and verify published weight files that are missing here.
 
     Args:
         recipe: A recipe (.yaml), or the hub name of a model.
@@ -210,7 +212,7 @@ def search(
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Print the clips of a folder that a trained model finds for queries.
+    """Print the clips that a trained model finds for queries.
 
     Args:
         queries: Sentences, such as "a dog barks".
@@ -238,7 +240,7 @@ def serve(
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Search clips with a trained model on a page in the browser.
+    """Search clips with a trained model in the browser.
 
     Args:
         port: 0 chooses any free port.
@@ -263,7 +265,9 @@ def embed(
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Write a trained model's embeddings of clips and captions, for other programs.
+    """Write a trained model's embeddings for other programs.
+
+    Of clips, and of their captions.
 
     Args:
         out: The file to write (.npz).
@@ -324,7 +328,9 @@ def runs(
     *,
     sort: Literal["name", "validation", "test", "time"] = "name",
 ) -> None:
-    """List all runs: state, epoch, best validation metric, test metric, hours, changed settings.
+    """List all runs with their state and best metrics.
+
+    Also their epoch, hours and changed settings.
 
     Args:
         folder: Folder of all runs.
@@ -358,7 +364,9 @@ def new(name: str, *, source: Annotated[str, typer.Option("--from")] = "clotho")
 
 
 def keys(path: Annotated[str, typer.Argument()] = "") -> None:
-    """Print the settings at a path of a recipe, as their source defines and explains them.
+    """Print the settings at a path of a recipe.
+
+    As their source defines and explains them.
 
     Args:
         path: Such as stages.optimizer; default: a recipe.
@@ -385,7 +393,7 @@ add_verb(app, keys)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `lbar VERB ...`, and return its exit status."""
+    """Run the command line, and return its exit status."""
     return run_app(app, "lbar", argv)
 
 

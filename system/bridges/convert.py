@@ -94,7 +94,10 @@ def _convert_yamnet(file: Path, out: Path) -> str:
 
 
 def _convert_words(model: str, out: Path) -> str:
-    """Write the input embeddings of whole words as word vectors, in place of Word2Vec's."""
+    """Write the input embeddings of whole words.
+
+    As word vectors, in place of Word2Vec's.
+    """
     if out.suffix != ".bin":
         raise KitError(f"--out {out}: must end in .bin")
     transformer = load_tokens(model, "mean")[0]
@@ -109,7 +112,9 @@ def _convert_words(model: str, out: Path) -> str:
 
 
 def _convert_m2d_text(checkpoint: Path, model: str, folder: Path) -> int:
-    """Write a folder with the tokenizer of `model` and the text encoder in a checkpoint of M2D-CLAP, without pooler.
+    """Write M2D-CLAP's text encoder, without pooler.
+
+    A folder with the tokenizer of `model` and the weights of a checkpoint.
 
     Returns:
         The number of written tensors.
@@ -137,7 +142,7 @@ def _convert_m2d_text(checkpoint: Path, model: str, folder: Path) -> int:
 
 
 def open_published(path: Path, recipe: schema.Recipe) -> Trained:
-    """Build the model of a recipe with the weights of a published checkpoint.
+    """Build a recipe's model with published weights.
 
     Tensors without a counterpart in the model are ignored: classifiers, a temperature, and unused parts of SALSA.
 
@@ -159,13 +164,19 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 
 
 def read_lightning(path: Path) -> dict[str, torch.Tensor]:
-    """Read a checkpoint's tensors; Lightning's settings in it are read as plain dicts, and not used."""
+    """Read a checkpoint's tensors.
+
+    Lightning's settings in it are read as plain dicts, and not used.
+    """
     with torch.serialization.safe_globals([*((OrderedDict, name) for name in LIGHTNING), Namespace, PosixPath]):
         return load_checkpoint(path)
 
 
 def rename_tensors(tensors: Mapping[str, torch.Tensor], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's tensors under the model's names for them. Raises KitError if a tensor is missing."""
+    """Return a checkpoint's tensors under the model's names.
+
+    Raises KitError if a tensor is missing.
+    """
     found = {}
     for key, value in tensors.items():
         key = key.replace(COMPILED, "")

@@ -1,4 +1,6 @@
-"""Several GPUs: `torchrun --standalone --nproc-per-node 2 -m system run RECIPE`, one process each.
+"""Several GPUs, with one process each.
+
+Start them by `torchrun --standalone --nproc-per-node 2 -m system run RECIPE`.
 
 Every process draws the same batches, embeds its share of the clips and captions, gets the embeddings of all, and
 computes the loss of the whole batch; the gradients are summed. The first process (rank 0) makes data, validates, ranks
@@ -39,13 +41,16 @@ def process_count() -> int:
 
 
 def is_first() -> bool:
-    """Return whether this is the first process, which writes all files."""
+    """Return whether this is the process that writes all files."""
     return process_index() == 0
 
 
 @contextmanager
 def processes(device: "torch.device | None") -> Iterator[None]:
-    """Connect the processes that torchrun has started; do nothing without it. device: None for the default."""
+    """Connect the processes that torchrun has started.
+
+    Does nothing without torchrun. device: None for the default.
+    """
     global _connected
     if ranks()[1] == 1 or _connected:
         yield
@@ -79,7 +84,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
 
 
 def gather(value: T) -> list[T]:
-    """Return the values of all processes, in the order of their ranks."""
+    """Return the values of all processes, ordered by their ranks."""
     if process_count() == 1:
         return [value]
     import torch.distributed as dist
@@ -90,7 +95,10 @@ def gather(value: T) -> list[T]:
 
 
 def on_first(function: Callable[[], T]) -> T:
-    """Call a function in the first process alone, and return its result in all; its error ends all of them."""
+    """Call a function in the first process alone.
+
+    Returns its result in all processes; its error ends all of them.
+    """
     if process_count() == 1:
         return function()
     import torch.distributed as dist
@@ -109,7 +117,10 @@ def on_first(function: Callable[[], T]) -> T:
 
 @contextmanager
 def first_before_others() -> Iterator[None]:
-    """Run a block in the first process, then in the others, which read what the first one has stored."""
+    """Run a block in the first process, then elsewhere.
+
+    The others read what the first one has stored.
+    """
     if not is_first():
         on_first(lambda: None)
         yield
@@ -126,7 +137,10 @@ def first_before_others() -> Iterator[None]:
 
 
 def sum_gradients(parameters: "Iterable[torch.nn.Parameter]") -> None:
-    """Replace every gradient by its sum over all processes; one that no process has stays None."""
+    """Replace every gradient by its sum over all processes.
+
+    One that no process has stays None.
+    """
     if process_count() == 1:
         return
     import torch
@@ -148,7 +162,10 @@ def sum_gradients(parameters: "Iterable[torch.nn.Parameter]") -> None:
 
 
 def broadcast_from_first(model: "torch.nn.Module") -> None:
-    """Copy weights and statistics of batch norms from the first process, so that rounding does not add up."""
+    """Copy weights and batch norms' statistics from the first process.
+
+    So rounding does not add up.
+    """
     if process_count() > 1:
         import torch.distributed as dist
 
@@ -157,7 +174,10 @@ def broadcast_from_first(model: "torch.nn.Module") -> None:
 
 
 def exit_process(status: int) -> NoReturn:
-    """End the command line; with torchrun at once, since a thread of gloo may crash in Python's own shutdown."""
+    """End the command line.
+
+    With torchrun at once, since a thread of gloo may crash in Python's own shutdown.
+    """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(status)
     atexit._run_exitfuncs()

@@ -1,4 +1,6 @@
-"""Find the times of queries in long recordings: rank entries of moments, and the verb `locate`.
+"""Find the times of queries in long recordings.
+
+For rank entries of moments, and for the verb `locate`.
 
 Both score the frames of the recordings, find windows, write them with the queries in the challenge's formats, and
 compute the figures.
@@ -79,7 +81,7 @@ def _asked_of_source(data: Data, source: str) -> Asked:
 
 
 def require_rankable_moments(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError before the training if a rank entry could not find windows for its moments after it."""
+    """Find errors of entries of moments before the training."""
     for entry in recipe.rank_moments.values():
         _require_readable(_asked_of_source(data, entry.data), data.features.broken)
         require_short_recordings(data.moments[entry.data], data.features)
@@ -96,7 +98,10 @@ def _require_readable(asked: Asked, broken: Mapping[str, str]) -> None:
 
 
 def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever) -> MomentsResult:
-    """Find the windows of a rank entry's queries, write them and the submission, and compute the metrics."""
+    """Find the windows of a rank entry's queries.
+
+    Writes them and the submission, and computes the metrics.
+    """
     edition, run = get_moments_edition(entry.edition), Run(retriever.folder)
     asked = _asked_of_source(data, entry.data)
     sizes = counted(len(asked.moments), "query", ","), counted(len(asked.recordings), "recording")
@@ -139,7 +144,9 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
 def _score_asked(
     retriever: Retriever, asked: Asked, sliding: Sliding | None = None, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Score the frames of the recordings that can be read; return their moments, too.
+    """Score the frames of the recordings that can be read.
+
+    Returns their moments, too.
 
     Args:
         sliding: Pieces of recordings, for a model of clips.
@@ -159,7 +166,10 @@ def _score_asked(
 
 
 def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: str, strict: bool) -> MomentScore:
-    """Fit a model's score, or one for its cosines, to known moments of the recordings that can be read."""
+    """Fit a model's score to known moments.
+
+    A model of clips gets a score for its cosines. Recordings that cannot be read are left out.
+    """
     known = known._replace(moments=inside_recordings(known.moments, known.recordings.values()))
     moments, series = _score_asked(retriever, known, sliding, strict=False)
     own = retriever.model.score
@@ -169,7 +179,10 @@ def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: s
 def _write_windows(
     path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
 ) -> tuple[MomentTruth, list[Moments]]:
-    """Write windows with scores, and the queries in the published format, with true windows if they are known."""
+    """Write windows with scores, and the queries.
+
+    The queries have the published format, with true windows if they are known.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_truth(truth_file, asked.moments, asked.recordings.values())
     truth = read_moment_truth(truth_file)
@@ -184,7 +197,10 @@ def _write_windows(
 def metrics_of_new_texts(
     answers: Sequence[Moments], truth: MomentTruth, edition: Edition, trained: Collection[str]
 ) -> dict[str, object]:
-    """Return the number and the metrics of the queries whose text is none of those `trained`."""
+    """Return the metrics of queries whose text was not trained.
+
+    Also their number. trained: Texts of the training data.
+    """
     windows = windows_by_query([one for one in answers if one.query not in trained])
     known = {} if truth.is_blind else {qid: one for qid, one in truth.windows().items() if qid in windows}
     figures = metric_values(score_moments(windows, known), edition.metrics) if any(known.values()) else None
@@ -194,7 +210,10 @@ def metrics_of_new_texts(
 def metrics_of_random_windows(
     truth: MomentTruth, edition: Edition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Return the mean metrics, over DRAWS draws, of as many random windows per query as the edition allows."""
+    """Return the metrics of random windows.
+
+    Means over DRAWS draws of as many windows per query as the edition allows.
+    """
     rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
         drawn = {}
@@ -209,7 +228,7 @@ def metrics_of_random_windows(
 def _metrics_of_true_frames(
     truth: MomentTruth, edition: Edition, edges: Mapping[str, np.ndarray], grids: Sequence[Grid]
 ) -> dict[str, float]:
-    """Return the metrics of the true windows as a perfect model of frames would find them.
+    """Return the metrics of a perfect model of frames.
 
     They consist of the frames whose centres are in the true window, or of the nearest one.
     """
@@ -233,7 +252,9 @@ def locate_files(
     decode: Sequence[str] = (),
     allow_unknown: bool = False,
 ) -> None:
-    """Find the windows of a file of moments by one model or several, write them, and print their metrics.
+    """Find and write windows by one model or several.
+
+    Prints their metrics if the true windows are known.
 
     Args:
         decode: Changes of how windows are chosen, such as round_to=1.
@@ -267,7 +288,10 @@ def locate_files(
 
 
 def _read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
-    """Read the moments of recordings of a split; None: of all."""
+    """Read the moments of recordings of a split.
+
+    None: of all.
+    """
     listed = read_manifest(manifest)
     clips, moments = {clip.id: clip for clip in listed}, read_moments(path, listed)
     found = [moment for moment in moments if split in (None, clips[moment.clip].split)]
@@ -278,7 +302,10 @@ def _read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
 
 
 def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: bool) -> tuple[By, Decoding]:
-    """Return how windows are chosen: as the first model does it, with changes."""
+    """Return how windows are chosen.
+
+    As the first model does it, with changes.
+    """
     own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
     given = {key: parse(value).value for key, _, value in (change.partition("=") for change in decode)}
     by = given.pop("by", own.by if own and len(retrievers) == 1 else "overlap")
@@ -298,7 +325,10 @@ def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted:
 
 
 def _score_of(retriever: Retriever, known: Asked | None, sliding: Sliding, by: By) -> MomentScore:
-    """Return the score of moments of a model, fitted to known moments if there are any."""
+    """Return a model's score of moments.
+
+    Fitted to known moments if there are any.
+    """
     if known is not None:
         return _fitted(retriever, known, sliding, str(retriever.folder), strict=True)
     if retriever.windows is None:

@@ -1,4 +1,7 @@
-"""Write scores block by block, the best clips of every query, and embeddings; print what a search finds."""
+"""Rank, search and embed clips for the verbs.
+
+Scores are written block by block, so that any number of clips fits.
+"""
 
 import json
 import logging
@@ -39,7 +42,7 @@ def rank_files(
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> None:
-    """Rank the clips of a folder or a manifest, and write all scores, or only each query's best clips.
+    """Rank clips, and write all scores or the best.
 
     The file is a score matrix (.npy); with `top` a ranked CSV of the edition `custom`, or pairs of a query and a clip
     (.jsonl), which a user's own program can score.
@@ -115,7 +118,10 @@ def _pool(retriever: Retriever, listed: Listed, asked: Sequence[Query], allow_un
 
 
 def _best(blocks: Iterator[np.ndarray], pool: Pool, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows in the pool and the scores of each query's best clips, (Q, K)."""
+    """Return rows and scores of each query's best clips.
+
+    Both (Q, K).
+    """
     best, scores = [], []
     for block in blocks:
         require_finite(block)
@@ -132,7 +138,7 @@ def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, sc
 
 
 def _require_relevant_clips(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
-    """Raise KitError if the relevant clip of a query cannot be ranked."""
+    """Refuse queries whose relevant clip cannot be ranked."""
     absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
     if absent:
         reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
@@ -141,7 +147,9 @@ def _require_relevant_clips(queries: Sequence[Query], listed: Listed, pool: Pool
 
 
 def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize: bool = True) -> None:
-    """Write embeddings of clips and of their captions (.npz): kind, id, text and embedding (N, D) of each.
+    """Write embeddings of clips and of their captions (.npz).
+
+    Arrays kind, id, text and embedding (N, D).
 
     Args:
         normalize: Scale vectors to length 1, so that their products are cosine scores.
@@ -165,7 +173,10 @@ def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize:
 
 
 def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int, as_json: bool = False) -> bool:
-    """Print the best clips of each text, with times; return whether the model knows a word of every text."""
+    """Print the best clips of each text, with times.
+
+    Returns whether the model knows a word of every text.
+    """
     unknown = retriever.model.text.without_known_words(texts)
     known = [text for text in texts if text not in unknown]
     hits = dict(zip(known, retriever.search(known, pool, top) if known else (), strict=True))
@@ -192,6 +203,6 @@ def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int
 
 
 def _shown(hit: Hit) -> dict[str, Any]:
-    """Return the path, the score and the best windows, in seconds, of a hit."""
+    """Return a hit's path, score and best windows (seconds)."""
     windows = hit.located and [(round(one.start, 3), round(one.end, 3)) for one in hit.located.windows[:SHOWN_WINDOWS]]
     return {"path": hit.path, "score": round(hit.score, 6), "windows": windows}

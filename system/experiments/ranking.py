@@ -1,4 +1,6 @@
-"""Rank the entries of a run: write scores and the edition's files, and compute metrics.
+"""Rank the entries of a run.
+
+Writes scores and the edition's files, and computes metrics.
 
 An entry is ranked once results/ENTRY.json is there, with the settings that it depends on. A blind set is ranked once
 its files are there.
@@ -43,7 +45,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RunRanking:
-    """The trained and the initial model of a run, its data, and its blind sets by rank entry."""
+    """What rank entries need of a run.
+
+    Its trained and initial model, its data, and its blind sets by rank entry.
+    """
 
     recipe: schema.Recipe
     run: Run
@@ -54,7 +59,10 @@ class RunRanking:
     of_untrained: dict[str, ScoreMatrix] = field(default_factory=dict)  # scores before training, by data source
 
     def retriever(self, stage: str | None, checkpoint: str | None, features: Features) -> Retriever:
-        """Return the model at a checkpoint, or before training, for clips with these frames."""
+        """Return the model at a checkpoint, or before training.
+
+        features: Frames of the clips that it ranks.
+        """
         model, origin = self.untrained, untrained_origin(self.recipe)
         if stage is not None:
             model, origin = self.trained, load_checkpoint(self.trained, self.run.folder / stage, checkpoint or "last")
@@ -62,7 +70,7 @@ class RunRanking:
         return Retriever(Trained(model, self.recipe, facts, self.run.folder), features=features)
 
     def source(self, name: str) -> RankedSet:
-        """Return the readable clips of a data source and their captions."""
+        """Return a data source's readable clips and their captions."""
         clips = self.data.readable_clips(name)
         return RankedSet(clips, caption_queries(clips), self.data.features)
 
@@ -81,7 +89,10 @@ class RunRanking:
         return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
 
     def before_training(self, source: str) -> ScoreMatrix:
-        """Return the scores of a data source by the initial model, as a baseline."""
+        """Return a data source's scores by the initial model.
+
+        They are a baseline.
+        """
         if source not in self.of_untrained:
             log.info("ranking %s with the untrained model too, for comparison", source)
             ranked, retriever = self.source(source), self.retriever(None, None, self.data.features)
@@ -90,14 +101,20 @@ class RunRanking:
 
 
 def open_blind_sets(recipe: schema.Recipe, device: Device | None) -> dict[str, RankedSet]:
-    """Open the blind set of each rank entry, if its files are there; sets that several entries rank only once."""
+    """Open the blind sets whose files are there.
+
+    By rank entry; a set that several entries rank is opened once.
+    """
     entries = {name: entry for name in recipe.rank if (entry := recipe.blind(name)) and not entry.missing_files}
     sets = {pool: _open_blind_set(recipe, *pool, device) for pool in {entry.pool: None for entry in entries.values()}}
     return {name: sets[entry.pool] for name, entry in entries.items()}
 
 
 def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device | None) -> RankedSet:
-    """Compute the missing frames of a blind set, all of whose clips must be readable."""
+    """Compute the missing frames of a blind set.
+
+    All its clips must be readable.
+    """
     clips, asked = list_clips(audio).clips, read_queries(Path(queries))
     experts, banks = recipe.model.audio.experts, Path(recipe.banks)
     features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
@@ -108,7 +125,10 @@ def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Dev
 
 
 def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
-    """Return what the scores of a rank entry depend on besides training, as far as it is on this machine."""
+    """Return what an entry's scores depend on besides training.
+
+    As far as it is on this machine.
+    """
     entry = recipe.rank[name]
     found: dict[str, Any] = {f"rank.{name}": entry.model_dump(mode="json")}
     found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
@@ -122,7 +142,10 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
 
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
-    """Return whether a rank entry's files are there and still hold; what is gone since then is not compared."""
+    """Return whether an entry's files are there and hold.
+
+    What is gone since then is not compared.
+    """
     path = run.file("result", name)
     noted = read_json(path) if path.exists() else None
     if not (isinstance(noted, dict) and noted.keys() >= {"identity", "files", "result"}):
@@ -181,7 +204,10 @@ def _rank_clips(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
 def require_rankable(
     recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run, blind: Mapping[str, RankedSet]
 ) -> None:
-    """Find errors of the ranking before the training; warn of ranked recordings that are trained on."""
+    """Find errors of the ranking before the training.
+
+    Warns of ranked recordings that are trained on.
+    """
     for name, ranked in blind.items():
         _require_csv(ranked.clips, ranked.queries, recipe.rank[name])
         if unknown := model.text.without_known_words([query.text for query in ranked.queries]):
@@ -207,6 +233,6 @@ def require_rankable(
 
 
 def _require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:
-    """Raise SubmissionError if the edition's CSV cannot hold these clips and queries."""
+    """Refuse what the edition's CSV cannot hold."""
     labels = matrix_labels(clips, queries, {})
     csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))

@@ -1,4 +1,7 @@
-"""Run all steps of a recipe: data, frames, stages, rank entries, result. A step whose file is there is finished."""
+"""Run all steps of a recipe.
+
+Data, frames, stages, rank entries, result. A step whose file is there is finished.
+"""
 
 import logging
 import os
@@ -44,7 +47,7 @@ def run_recipe(
     until: Until = "results",
     profile: int = 0,
 ) -> Run:
-    """Run the steps of a recipe that are not finished; return the run.
+    """Run the unfinished steps of a recipe; return the run.
 
     Args:
         runs: Folder of all runs.
@@ -92,7 +95,7 @@ def run_recipe(
 
 
 def compute_features(recipe: Recipe, device: Device | None = None) -> None:
-    """Make the missing manifests and frames of a recipe, and print what there is."""
+    """Make missing manifests and frames, and print what there is."""
     with first_before_others():
         make_missing(recipe)
         features = load_data(recipe, device=device).features
@@ -123,7 +126,9 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
-    """Build the model, write the run's vocabulary and provenance, and embed texts by frozen encoders.
+    """Build the model, and write the run's provenance.
+
+    Also writes the vocabulary, and embeds texts by frozen encoders.
 
     Raises KitError if what the run reads has changed since it began, and if a stage needs moments whose windows are not
     known.
@@ -143,7 +148,9 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 
 
 def _initial_model(recipe: Recipe, run: Run, device: torch.device) -> RetrievalModel:
-    """Build the model before training: new layers with random weights, and networks with published weights.
+    """Build the model before training.
+
+    New layers have random weights, networks published ones.
 
     The model only depends on the recipe, its seed, the vocabulary, and the published weights.
     """
@@ -155,7 +162,9 @@ def _initial_model(recipe: Recipe, run: Run, device: torch.device) -> RetrievalM
 
 
 def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:
-    """Return the CIDEr-D and margin factors of all captions; None if no loss needs these.
+    """Return the CIDEr-D and margin factors of all captions.
+
+    None if no loss needs them.
 
     Document frequencies are counted in the recipe's `relevance.corpus`.
     """
@@ -172,7 +181,10 @@ def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:
 def _write_result(
     recipe: Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, seconds: float
 ) -> None:
-    """Write figures, and result.json, which marks the run as finished. seconds: Duration of this process."""
+    """Write figures, and result.json, which ends the run.
+
+    seconds: Duration of this process.
+    """
     from system.runs.plots import draw_relevance, draw_run  # matplotlib takes a second
 
     draw_run(run)

@@ -1,4 +1,7 @@
-"""Run a recipe with several seeds and settings, and write a table of the results."""
+"""Run a recipe with several seeds and settings.
+
+Writes a table of the results.
+"""
 
 import logging
 import re
@@ -133,7 +136,9 @@ def describe_progress(folders: Sequence[Path]) -> str:
 def run_study(
     study: Study, cells: Cells, runs: Path, device: "Device | None", track: Any, until: Until | Literal["features"]
 ) -> str:
-    """Run what is not finished, and write table.md, table.tex and table.csv.
+    """Run what is not finished, and write the table.
+
+    As table.md, table.tex and table.csv.
 
     Returns:
         The table as Markdown; "" before the last step, and in all processes but the first.
@@ -158,7 +163,9 @@ def run_study(
 
 
 def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
-    """Return means and deviations (n - 1) over seeds, in the study's unit, a row per cell and rank entry.
+    """Return means and deviations (n - 1) over seeds.
+
+    In the study's unit, a row per cell and rank entry.
 
     p is that of a paired test against the first cell.
     """
@@ -180,7 +187,10 @@ def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
 
 
 def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path) -> Iterator[dict[str, Any]]:
-    """Yield the figures of a run for each rank entry; those of chance and of a perfect system for the first seed."""
+    """Yield a run's figures for each rank entry.
+
+    Those of chance and of a perfect system only for the first seed.
+    """
     run = Run(folder_of(study, *key, runs))
     result, epochs = run.read_result(), run.read_metrics() if run.metrics_file.exists() else []
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
@@ -210,7 +220,9 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
 
 
 def validation_of(recipe: schema.Recipe, name: str, epochs: Sequence[EpochLine]) -> dict[str, float]:
-    """Return the metric that chose the checkpoint of a rank entry, at its epoch.
+    """Return the metric that chose an entry's checkpoint.
+
+    At its epoch.
 
     For the last checkpoint, it is the first known of CHOSEN_BY. Entries that use several checkpoints have none.
     """
@@ -226,7 +238,10 @@ def validation_of(recipe: schema.Recipe, name: str, epochs: Sequence[EpochLine])
 
 
 def as_texts(study: Study, numbers: pd.DataFrame) -> pd.DataFrame:
-    """Return the table as texts: the best means in bold, and a paper's figures in rows of their own."""
+    """Return the table as texts.
+
+    The best means are bold, and a paper's figures have rows of their own.
+    """
     form = ("{:.1f}" if study.unit == "percent" else "{:.4f}").format
     forms = {"seeds": "{:g}".format, "clips": "{:g}".format, "p": "{:.4f}".format}
     shown, best = pd.DataFrame(index=numbers.index), numbers.groupby("data").transform("max")
@@ -252,6 +267,6 @@ def as_markdown(texts: pd.DataFrame, published: Published | None) -> str:
 
 
 def as_latex(texts: pd.DataFrame) -> str:
-    """Return the table as a LaTeX tabular of the package booktabs."""
+    """Return the table as a LaTeX tabular (booktabs)."""
     text = texts.to_latex(index=False, escape=True)
     return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text).replace("±", r"$\pm$")

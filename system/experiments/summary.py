@@ -1,4 +1,7 @@
-"""Summarise a finished run: parameters, experts, data, and the lines that are printed."""
+"""Summarise a finished run.
+
+Parameters, experts, data, and the lines that are printed.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
 
 
 def ceiling_of(source: schema.Source) -> float | None:
-    """Return the mAP@10 of a ranker that knows the labels of all clips, as an upper limit; None without labels.
+    """Return the mAP@10 of a ranker that knows all labels.
+
+    An upper limit; None without labels.
 
     A label is the list of sounds in a clip. The ranker cannot distinguish clips with equal labels. Only the scenes that
     data_tools composes have labels.
@@ -42,7 +47,7 @@ def ceiling_of(source: schema.Source) -> float | None:
 
 
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
-    """Count the trained parameters of each part of the model, the frozen parameters, and all parameters.
+    """Count the trained and the frozen parameters.
 
     Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`).
     """
@@ -58,7 +63,10 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
 
 
 def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
-    """Describe the recipe's experts: kind, sizes, addresses of the published weight files."""
+    """Describe the recipe's experts.
+
+    Kind, sizes, and addresses of the published weight files.
+    """
     return {
         name: ExpertFacts(
             **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
@@ -69,14 +77,20 @@ def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
 
 
 def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return a dict from expert, or `audio` for the audio encoder, to the licence of its published weights."""
+    """Return the licences of published weights.
+
+    By expert, or `audio` for the audio encoder.
+    """
     audio = recipe.model.audio
     parts = dict(audio.experts) | ({"audio": audio} if audio.weight_files() else {})
     return {name: part.licence for name, part in parts.items() if part.licence}
 
 
 def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
-    """Describe every data source: its size, the stages that train on it, and its web address."""
+    """Describe every data source.
+
+    Its size, the stages that train on it, and its web address.
+    """
     return {
         name: SourceFacts(
             sets={
@@ -92,7 +106,10 @@ def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]
 
 
 def _describe_clips(clips: Sequence[Clip]) -> SetFacts:
-    """Describe a set of clips: numbers of clips and captions, hours, and licences."""
+    """Describe a set of clips.
+
+    Numbers of clips and captions, hours, and licences.
+    """
     return SetFacts(
         clips=len(clips),
         captions=sum(len(clip.captions) for clip in clips),
@@ -102,7 +119,7 @@ def _describe_clips(clips: Sequence[Clip]) -> SetFacts:
 
 
 def report(run: Run) -> str:
-    """Read a run's result, and return it as text for printing."""
+    """Return the result of a run, for printing."""
     return format_result(run, run.read_result())
 
 
@@ -141,7 +158,7 @@ def format_result(run: Run, result: RunResult) -> str:
 
 
 def _chosen(checkpoint: str) -> str:
-    """Say which validation metric has chosen a checkpoint, if one has."""
+    """Say which validation metric has chosen a checkpoint."""
     at, _, best = checkpoint.partition(", best ")
     return f"{at}, chosen by validation {best}" if best else checkpoint
 
@@ -167,7 +184,7 @@ def _rank_lines(name: str, entry: RankedResult, run: Run) -> Iterator[str]:
 
 
 def _moment_lines(name: str, entry: MomentsResult, run: Run) -> Iterator[str]:
-    """Yield the lines on an entry of moments, whose metrics are in per cent."""
+    """Yield the lines on an entry of moments."""
     size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
     yield f"{name}: {size} of {entry.data}, {_chosen(entry.checkpoint)}"
     known = {"random windows": entry.random, "true frames": entry.ceiling}

@@ -1,4 +1,7 @@
-"""Kinds of rank entries. To add a kind, write its file in this folder and import it here."""
+"""Kinds of rank entries.
+
+To add a kind, write its file in this folder and import it here.
+"""
 
 from typing import Annotated, TypeAlias
 

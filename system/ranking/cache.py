@@ -1,4 +1,6 @@
-"""Cache of clip embeddings, by the path, size and time of a clip's file.
+"""Cache of clip embeddings.
+
+By the path, size and time of a clip's file.
 
     <cache>/embeddings-<model>/   a bank of the embeddings of clips by that model
             banks/                frames of exported models, if the current folder has no `banks`
@@ -35,19 +37,25 @@ CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed r
 
 
 def cache_folder(folder: Path | None = None) -> Path:
-    """Return the folder of cached embeddings, by default lbar-kit in the user's cache directory."""
+    """Return the folder of cached embeddings.
+
+    By default lbar-kit in the user's cache directory.
+    """
     folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lbar-kit"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def frame_banks_folder(cache: Path) -> Path:
-    """Return the folder of the frames of an exported model's experts."""
+    """Return the folder of an exported model's frames."""
     return Path("banks") if Path("banks").is_dir() else cache / "banks"
 
 
 def file_key(path: str) -> str:
-    """Return a key of a file's path, size and times; "" for a missing file."""
+    """Return a key of a file's path, size and times.
+
+    "" for a missing file.
+    """
     try:
         status = Path(path).stat()
     except OSError:
@@ -67,7 +75,9 @@ class Embeds(NamedTuple):
 def embed_cached(
     model: RetrievalModel, settings: Model, clips: Sequence[Clip], banks: Path, folder: Path, strict: bool = False
 ) -> Embeds:
-    """Embed the clips that are not in the cache, and store them in parts, so that a killed process can be resumed.
+    """Embed the clips that are not in the cache.
+
+    They are stored in parts, so that a killed process can be resumed.
 
     Args:
         banks: Folder of the experts' frames.
@@ -89,7 +99,10 @@ def embed_cached(
 
 
 def join_embeddings(found: Embeds, clips: Sequence[Clip], settings: Model, device: torch.device) -> Embeddings:
-    """Join the embeddings of readable clips: vectors, or series of frames."""
+    """Join the embeddings of readable clips.
+
+    Vectors, or series of frames.
+    """
     series = [found.bank.read(found.keys[clip.id]) for clip in clips]
     values = torch.from_numpy(np.concatenate(series)).to(device)
     if not settings.score.of_series:
@@ -98,7 +111,10 @@ def join_embeddings(found: Embeds, clips: Sequence[Clip], settings: Model, devic
 
 
 def _bank(model: RetrievalModel, settings: Model, folder: Path) -> Bank:
-    """Open the bank of a model, whose name is a checksum of all that changes an embedding."""
+    """Open the bank of a model.
+
+    Its name is a checksum of all that changes an embedding.
+    """
     audio = settings.audio
     identity = {
         "version": VERSION,
@@ -112,7 +128,10 @@ def _bank(model: RetrievalModel, settings: Model, folder: Path) -> Bank:
 
 
 def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
-    """Return the series (T, D) or the embedding (1, D) of each clip, float32."""
+    """Return each clip's embedding.
+
+    A series (T, D), or (1, D); float32.
+    """
     values = embedded.values.float().cpu().numpy()
     if isinstance(embedded, Ragged):
         return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())
@@ -120,7 +139,10 @@ def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
 
 
 def require_readable(clips: Sequence[Clip], broken: Mapping[str, str]) -> list[Clip]:
-    """Return the clips that can be read. Raises KitError if there is none."""
+    """Return the clips that can be read.
+
+    Raises KitError if there is none.
+    """
     readable = [clip for clip in clips if clip.id not in broken]
     if not readable:
         first = next(iter(broken.values()), "")

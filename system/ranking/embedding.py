@@ -37,7 +37,10 @@ def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips in their order, in one pass, so that the result is always the same."""
+    """Embed clips in their order.
+
+    In one pass, so that the result is always the same.
+    """
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         return _embed(model, clips, features, bar)
 
@@ -45,7 +48,10 @@ def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features
 def embed_in_blocks(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
 ) -> Iterator[tuple[list[Clip], Embeddings]]:
-    """Yield blocks of at most `size` clips with their embeddings, from the shortest to the longest clip."""
+    """Yield blocks of clips with their embeddings.
+
+    Of at most `size`, from the shortest to the longest clip.
+    """
     by_length = [clips[number] for number in np.argsort(_frame_counts(clips, features), kind="stable")]
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         for start in range(0, len(by_length), size):
@@ -54,7 +60,10 @@ def embed_in_blocks(
 
 
 def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Any) -> Embeddings:
-    """Embed clips in batches of similar length; padding changes no embedding."""
+    """Embed clips in batches of similar length.
+
+    Padding changes no embedding.
+    """
     lengths = _frame_counts(clips, features)
     order = np.argsort(lengths, kind="stable")
     groups = [order[part] for part in _batch_slices(lengths[order], [clips[n].seconds or 0.0 for n in order])]
@@ -73,7 +82,10 @@ def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar
 
 
 def _rows(embedded: Embedded) -> Sequence[torch.Tensor]:
-    """Return the vector (D,), or the series (T, D) without padding, of each item."""
+    """Return each item's vector or series.
+
+    (D,), or (T, D) without padding.
+    """
     if embedded.lengths is None:
         return embedded.values.unbind()
     pairs = zip(embedded.values, embedded.lengths.tolist(), strict=True)
@@ -86,7 +98,10 @@ def _frame_counts(clips: Sequence[Clip], features: Features) -> np.ndarray:
 
 
 def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterator[Batch]:
-    """Yield one batch per group of clips, while a thread reads the batch of the next group."""
+    """Yield one batch per group of clips.
+
+    A thread reads the batch of the next group meanwhile.
+    """
     with ThreadPoolExecutor(1, "batches") as reader:
         ahead = None
         for group in groups:
@@ -124,7 +139,9 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
 
 
 def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
-    """Convert embeddings to an array (N, D) float32, scaled to length 1 if `normalize`; zeros stay zeros.
+    """Convert embeddings to an array (N, D) float32.
+
+    Scaled to length 1 if `normalize`; zeros stay zeros.
 
     Raises KitError for a model without a single vector per clip or text.
     """
@@ -136,7 +153,10 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
 
 
 def require_known_words(model: RetrievalModel, queries: Sequence[Query]) -> None:
-    """Raise KitError for queries without any word that a model knows, for which all clips have the same score."""
+    """Refuse queries without any word that a model knows.
+
+    All clips would have the same score.
+    """
     unknown = set(model.text.without_known_words([query.text for query in queries]))
     if named := [query for query in queries if query.text in unknown]:
         first = f"{counted(len(named), 'query')}, first {named[0].id} ({named[0].text[:60]!r})"

@@ -1,4 +1,4 @@
-"""Rank entries: the settings of each kind, and how it scores."""
+"""Settings of the rank entries, and how each scores."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,10 @@ WHAT_IS_RANKED = {"kind", "data", "audio", "queries", "edition", "csv"}  # keys 
 
 
 class RankedSet(NamedTuple):
-    """What a rank entry ranks: clips, queries, and the frames of the clips."""
+    """What a rank entry ranks.
+
+    Clips, queries, and the frames of the clips.
+    """
 
     clips: Sequence[Clip]
     queries: Sequence[Query]
@@ -55,7 +58,7 @@ class RankEntry(Strict):
 
     @property
     def combined_entries(self) -> list[str]:
-        """Names of the earlier rank entries whose scores this entry uses."""
+        """Names of the earlier entries whose scores are used."""
         return []
 
     @property
@@ -76,18 +79,27 @@ class RankEntry(Strict):
 
     @property
     def how_scored(self) -> str:
-        """Text for `check`, such as "ranked by checkpoint, stage train, checkpoint last"."""
+        """Settings as a text for `check`.
+
+        Such as "ranked by checkpoint, stage train, checkpoint last".
+        """
         shown = {key: value for key, value in self if key not in WHAT_IS_RANKED}
         texts = [f"{key} {', '.join(one) if isinstance(one, list) else one}" for key, one in shown.items()]
         return ", ".join([f"ranked by {self.kind}", *texts])
 
     @abstractmethod
     def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
-        """Score all queries against all clips; the fact `checkpoint` says where the scores are from."""
+        """Score all queries against all clips.
+
+        The fact `checkpoint` says where the scores are from.
+        """
 
 
 class ByOneModel(RankEntry):
-    """Base of rank kinds that use one model: a stage's checkpoint or, if both keys are null, published weights."""
+    """Base of rank kinds that use one model.
+
+    A stage's checkpoint or, if both keys are null, published weights.
+    """
 
     stage: str | None  # stage of the checkpoint; null: the published weights
     checkpoint: Checkpoint | None  # last, or best by this metric of the stage; null if stage is null
@@ -181,7 +193,10 @@ class RankByTeachers(RankEntry):
     csv: bool  # write the edition's CSV
 
     def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
-        """Average the cosines of the teachers. The queries must be the captions of the clips."""
+        """Score all queries against all clips.
+
+        The fact `checkpoint` says where the scores are from.
+        """
         captions = [caption_key(clip, number) for clip in ranked.clips for number in range(len(clip.captions))]
         clips = [ranked.features.keys[clip.id] for clip in ranked.clips]
         taught = [ranking.taught(name, ranked.clips).cosines(clips, captions).T for name in self.of]
@@ -213,7 +228,10 @@ class RankHubCorrected(RankEntry):
         return [self.of]
 
     def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
-        """Correct the earlier entry's scores by the best correction on validation data."""
+        """Score all queries against all clips.
+
+        The fact `checkpoint` says where the scores are from.
+        """
         inner: Any = ranking.recipe.rank[self.of]
         bank = list(dict.fromkeys(query.text for source in self.bank for query in ranking.source(source).queries))
 
@@ -252,7 +270,10 @@ class RankMoments(ByOneModel):
 
 
 def matrix_labels(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
-    """Return the labels of a score matrix: queries (rows), clips (columns), and facts about the model."""
+    """Return the labels of a score matrix.
+
+    Queries (rows), clips (columns), and facts about the model.
+    """
     return Labels(
         query_ids=[query.id for query in queries],
         query_texts=[query.text for query in queries],

@@ -1,4 +1,6 @@
-"""Correct scores for hubs: clips that have high scores for many queries, and so are found too often.
+"""Correct scores for hubs.
+
+Hubs are clips that have high scores for many queries, and so are found too often.
 
 The scores of a bank of queries, such as training captions, show which clips are hubs.
 
@@ -18,7 +20,10 @@ BETAS, NEIGHBOURS = (5.0, 10.0, 20.0, 40.0), (5.0, 10.0, 20.0)  # strengths to c
 
 
 class Correction(NamedTuple):
-    """A correction. strength: beta of inverted_softmax and qb_norm, neighbours of csls, 0 for none."""
+    """A correction of scores.
+
+    strength: beta of inverted_softmax and qb_norm, neighbours of csls, 0 for none.
+    """
 
     kind: Kind = "none"
     strength: float = 0.0
@@ -36,7 +41,7 @@ def candidates_of(kinds: Sequence[Kind]) -> list[Correction]:
 
 
 def correct_for_hubs(scores: np.ndarray, bank: np.ndarray, correction: Correction) -> np.ndarray:
-    """Correct scores (Q, C) by the scores (B, C) of a bank of queries.
+    """Correct scores (Q, C) by a bank's scores (B, C).
 
     inverted_softmax: s(q, c) - ln(sum_b e^{beta s(b, c)}) / beta. This equals ln(p) / beta for the published
     p = e^{beta s(q, c)} / sum_b e^{beta s(b, c)}. Both order the clips of a query in the same way.
@@ -68,7 +73,7 @@ def correct_for_hubs(scores: np.ndarray, bank: np.ndarray, correction: Correctio
 
 
 def _mean_of_highest(rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the mean of the `count` highest values of each row."""
+    """Return the mean of each row's `count` highest values."""
     cut = max(0, rows.shape[1] - count)
     means: np.ndarray = np.partition(rows, cut, axis=1)[:, cut:].mean(1)
     return means

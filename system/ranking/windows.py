@@ -1,4 +1,6 @@
-"""Find windows: score the frames of recordings by one model or several, and take the most probable windows.
+"""Find windows by the scores of recordings' frames.
+
+By one model or several; the most probable windows are taken.
 
 A model of moments scores frames. A model that compares frames with words scores each frame like a clip. A model of
 whole clips scores pieces of the recording, which a sliding window cuts out.
@@ -51,14 +53,20 @@ AT_ONCE = 1 << 20  # most frames that are decoded together: 16 MiB per array of 
 
 
 class Sliding(NamedTuple):
-    """Pieces of recordings for models of whole clips: `seconds` long, one every `hop` seconds."""
+    """Pieces of recordings for models of whole clips.
+
+    `seconds` long, one every `hop` seconds.
+    """
 
     seconds: float = 10.0
     hop: float = 1.0
 
 
 class FrameSeries(NamedTuple):
-    """Cosines of the frames of each query's recording; a score of moments makes weights of them."""
+    """Cosines of the frames of each query's recording.
+
+    A score of moments makes weights of them.
+    """
 
     values: list[torch.Tensor]  # (T,) on the CPU, or (K, T) for K vectors per frame
     edges: list[np.ndarray]  # (T + 1,) seconds
@@ -66,7 +74,10 @@ class FrameSeries(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Windows of one query, best first, and the frames of its recording."""
+    """Windows of one query, and its recording's frames.
+
+    The best window is first.
+    """
 
     windows: list[Found]
     edges: np.ndarray  # (T + 1,) seconds
@@ -131,7 +142,10 @@ def _series(
     sizes: Sequence[int],
     grids: Sequence[Grid],
 ) -> FrameSeries:
-    """Add the times of each query's frames, of which a recording has `sizes`, to their scores."""
+    """Add the times of each query's frames to their scores.
+
+    sizes: Number of frames of each recording.
+    """
     edges = [
         grid.edges(size, clip.seconds or math.inf) for grid, size, clip in zip(grids, sizes, recordings, strict=True)
     ]
@@ -163,7 +177,10 @@ def _frames_as_clips(
 def _pieces_as_clips(
     model: RetrievalModel, recordings: Sequence[Clip], features: Features, sliding: Sliding
 ) -> tuple[list[Embedded], list[Grid]]:
-    """Make a clip of each piece; the frame in its middle is one hop long."""
+    """Make a clip of each piece.
+
+    The frame in its middle is one hop long.
+    """
     pieces, of_pieces = pieces_of(recordings, features, *sliding)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
     parts = embedded.values.split([len(each) for each in pieces])
@@ -173,7 +190,9 @@ def _pieces_as_clips(
 def find_windows(
     members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding, by: By = "overlap"
 ) -> list[Located]:
-    """Find the windows of Q queries by the scores of one model or several, whose frames may differ.
+    """Find the windows of Q queries.
+
+    By the scores of one model or several, whose frames may differ.
 
     `overlap`: A window's score is the probability that some moment has an IoU of 0.7 or more with it, as a mean over
     the models: the decision of least expected loss for R1@0.7. Candidates are the most probable windows of each model.
@@ -203,7 +222,10 @@ def _windows_by_thresholds(score: MomentScore, values: torch.Tensor, edges: np.n
 
 
 def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarray]], decoding: Decoding) -> Located:
-    """Find the windows of one query. views: Each model's windows, probabilities of frames, and edges of frames."""
+    """Find the windows of one query.
+
+    views: Each model's windows, probabilities of frames, and edges of frames.
+    """
     unrounded = decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
     finest, last = max((edges for *_, edges in views), key=len), max(edges[-1] for *_, edges in views)
     candidates = np.concatenate([overlap_candidates(whole, edges, unrounded) for whole, _, edges in views])
@@ -219,7 +241,10 @@ def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarr
 
 
 def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Average the values of frames over shorter frames, whose edges are `fine`."""
+    """Average frames' values over shorter frames.
+
+    fine: Edges of the shorter ones.
+    """
     ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
     found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
     return found
@@ -229,7 +254,9 @@ def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.nda
 def _posteriors(
     score: MomentScore, series: FrameSeries, heard: float | None
 ) -> Iterator[tuple[int, tuple[WindowScores, np.ndarray]]]:
-    """Yield each query's index, the log probabilities of windows, and the probability (T,) of frames to be in a moment.
+    """Yield each query's index, windows and frames.
+
+    Log probabilities of windows, and the probability (T,) of frames to be in a moment.
 
     Queries of recordings of similar length are decoded together.
 
@@ -253,7 +280,7 @@ def _posteriors(
 
 
 def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
-    """Raise KitError for a recording with too many frames to compare all windows."""
+    """Refuse recordings with too many frames for all windows."""
     if lengths and (size := max(lengths)) > MAX_FRAMES:
         raise KitError(
             f"recording {names[lengths.index(size)]} has {size:,} frames, but the limit is {MAX_FRAMES:,}; cut the "
@@ -262,7 +289,10 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
 
 
 def require_short_recordings(moments: Sequence[Moment], features: Features) -> None:
-    """Raise KitError if the recording of a moment has too many frames; checks recordings with computed frames."""
+    """Refuse moments whose recording has too many frames.
+
+    Recordings without computed frames are not checked.
+    """
     clips = sorted({moment.clip for moment in moments} & features.keys.keys())
     for bank in features.banks.values():
         require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
@@ -271,7 +301,7 @@ def require_short_recordings(moments: Sequence[Moment], features: Features) -> N
 def fit_score(
     score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str, strict: bool = True
 ) -> MomentScore:
-    """Return a copy of a score whose trained numbers are fitted to known moments.
+    """Return a copy of a score, fitted to known moments.
 
     The numbers are the scale and the offset of frame scores, and the weights of moment starts and ends; layers stay.
     The fit maximises the likelihood per frame by LBFGS in float64, from the values of `score`, with a line search and
@@ -322,5 +352,8 @@ def _pad(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _exact(score: MomentScore) -> MomentScore:
-    """Return a copy of a score in float64 on the CPU, without gradients."""
+    """Return a score's copy in float64 on the CPU.
+
+    It has no gradients.
+    """
     return deepcopy(score).cpu().double().requires_grad_(False)

@@ -1,4 +1,7 @@
-"""Data of a recipe: manifests made by their `make` commands, clips, frames, training items, moments."""
+"""Data of a recipe.
+
+Manifests made by their `make` commands, clips, frames, training items, moments.
+"""
 
 import logging
 import os
@@ -39,15 +42,21 @@ class Data:
         return [text for source in sources for clip in self.readable_clips(source) for text in clip.captions]
 
     def new_texts(self) -> list[str]:
-        """Return the texts that augmentation may use instead of captions during training."""
+        """Return the texts that augmentation may use.
+
+        They stand instead of captions during training.
+        """
         return [text for augmentation in self.augmentations.values() for text in augmentation.new_texts()]
 
     def more_texts(self, sources: Iterable[str]) -> list[str]:
-        """Return the texts that training may use besides captions: of the sources' moments, and of augmentation."""
+        """Return training texts besides captions.
+
+        Of the sources' moments, and of augmentation.
+        """
         return [*(moment.text for name in sources for moment in self.moments.get(name, ())), *self.new_texts()]
 
     def readable_clips(self, source: str) -> list[Clip]:
-        """Return the clips of a data source whose frames could be computed."""
+        """Return a source's clips whose frames could be computed."""
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
     def items(self, source: str, unit: str) -> list[Item]:
@@ -57,7 +66,10 @@ class Data:
         return make_items(self.readable_clips(source), unit)
 
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
-        """Return the sampler of a stage's batches. seed: That of the recipe, and the number of the stage."""
+        """Return the sampler of a stage's batches.
+
+        seed: That of the recipe, and the number of the stage.
+        """
         sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
         try:
             augment = self.augmentations.get(name)
@@ -69,7 +81,10 @@ class Data:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
     def quick_checksum(self, clip: Clip) -> str:
-        """Return the quick checksum of a clip's file; "" if it is missing."""
+        """Return the quick checksum of a clip's file.
+
+        "" if it is missing.
+        """
         return quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
 
@@ -167,28 +182,37 @@ def _make(name: str, manifest: Path, command: str) -> None:
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Say that a source has well below its published number of clips; "" if it has not."""
+    """Say that a source lacks many published clips.
+
+    "" if it does not.
+    """
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
     return f"{count:,} of {source.expected.clips:,} published clips; get the others, then delete {source.manifest}"
 
 
 def input_paths(command: str) -> list[Path]:
-    """Return the files and folders that a `make` command reads. Raises KitError if data_tools does not accept it."""
+    """Return what a `make` command reads.
+
+    Files and folders. Raises KitError if data_tools does not accept it.
+    """
     values = [value for key, value in _parsed_arguments(command).items() if key not in OUTPUTS]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
     return [path for path in paths if isinstance(path, Path)]
 
 
 def require_output(command: str, manifest: Path) -> None:
-    """Raise KitError if a `make` command writes a manifest to another path than `manifest`."""
+    """Refuse a `make` command that writes another manifest."""
     out = _parsed_arguments(command).get("out")
     if isinstance(out, Path) and out.suffix == ".jsonl" and os.path.abspath(out) != os.path.abspath(manifest):
         raise KitError(f"the command `make` writes {out}, but `manifest` is {manifest}; correct one of them")
 
 
 def _parsed_arguments(command: str) -> dict[str, object]:
-    """Return the parsed arguments of a `make` command. Raises KitError if data_tools does not accept it."""
+    """Return the parsed arguments of a `make` command.
+
+    Raises KitError if data_tools does not accept it.
+    """
     import typer
 
     from data_tools.__main__ import app

@@ -1,4 +1,7 @@
-"""Read a recipe and changes of the command line, or report all mistakes with their lines."""
+"""Read a recipe and changes of the command line.
+
+All mistakes are reported, with their lines.
+"""
 
 import difflib
 import hashlib
@@ -22,7 +25,10 @@ from system.recipe.rules import below, child, fit_mistakes, name_mistakes
 
 
 class RecipeError(KitError):
-    """All mistakes of one recipe, one per line: file:line: key: message."""
+    """All mistakes of one recipe.
+
+    One per line: file:line: key: message.
+    """
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -36,29 +42,41 @@ Mistake = tuple[Keys, int, str]  # keys, line in the file (0: command line), mes
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checked recipe. source: The file's bytes. changes: The applied `--set` texts."""
+    """A checked recipe.
+
+    source: The file's bytes. changes: The applied `--set` texts.
+    """
 
     recipe: schema.Recipe
     source: bytes
     changes: tuple[str, ...]
 
     def resolved(self) -> str:
-        """Return every setting as JSON, which can be read as the same recipe."""
+        """Return every setting as JSON.
+
+        It can be read as the same recipe.
+        """
         return text_of(self.recipe)
 
 
 def text_of(recipe: schema.Recipe) -> str:
-    """Return every setting of a recipe, with defaults, as JSON that can be read as YAML."""
+    """Return every setting as JSON.
+
+    With defaults; it can be read as a recipe.
+    """
     return json.dumps(recipe.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
 def as_change(key: str, value: object) -> str:
-    """Format a changed setting as KEY=VALUE, as the option --set expects it."""
+    """Format a changed setting as KEY=VALUE.
+
+    As the option --set expects it.
+    """
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
-    """Read a recipe, apply the changes of the command line, and check it.
+    """Read a recipe, change it, and check it.
 
     Args:
         path: A recipe (.yaml), or the settings of a run (.json).
@@ -123,7 +141,9 @@ def keep_imports(recipe: schema.Recipe, folder: Path, source: Path | None = None
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
-    """Read a recipe or study; return the file's bytes and the document.
+    """Return a file's bytes and the document in it.
+
+    The file is a recipe or a study.
 
     Raises:
         KitError: It is missing, or not YAML.
@@ -139,7 +159,10 @@ def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
 
 
 def _lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:
-    """Return a line per key, in the order of the file; several messages about a key share a line."""
+    """Return a line per key, in the file's order.
+
+    Several messages about a key share a line.
+    """
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in mistakes:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
@@ -150,7 +173,10 @@ def _lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:
 
 
 def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
-    """Apply changes such as `a.b.0.c=value` to the document; yield those that are none."""
+    """Apply changes such as `a.b.0.c=value` to the document.
+
+    Yields those that are none.
+    """
     for change in changes:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if part.isdecimal() else part for part in dotted.split("."))
@@ -173,7 +199,7 @@ def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
 
 
 def _leave_out_nulls(value: Any) -> None:
-    """Remove entries that are null from the sections data, experts, stages and rank."""
+    """Remove entries that are null from some sections."""
     for keys in (("data",), ("stages",), ("rank",), ("model", "audio", "experts")):
         entries = child(value, *keys)
         for name in [name for name, entry in entries.items() if entry is None] if isinstance(entries, dict) else ():
@@ -181,7 +207,10 @@ def _leave_out_nulls(value: Any) -> None:
 
 
 def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
-    """Check a document by the schema; return the recipe, or all mistakes."""
+    """Check a document by the schema.
+
+    Returns the recipe, or all mistakes.
+    """
     try:
         return schema.Recipe.model_validate(value), []
     except ValidationError as error:
@@ -189,7 +218,10 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: Keys) -> Keys:
-    """Return the document's keys in the location of a mistake; pydantic adds the kinds of settings to it."""
+    """Return the document's keys in a mistake's location.
+
+    pydantic adds the kinds of settings to it.
+    """
     keys: list[str | int] = []
     fresh = True  # no kind seen yet at this value
     for i, part in enumerate(location):
@@ -225,7 +257,10 @@ def _likely(name: str, known: list[str]) -> str:
 
 
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted key and both values of each setting that differs between two recipes."""
+    """Yield each setting that differs between two recipes.
+
+    Its dotted key, and both values.
+    """
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))
     if isinstance(a, dict) and isinstance(b, dict):

@@ -39,7 +39,10 @@ RUN_FOLDERS = {"scores", "submission", "results", "figures"}  # a run has these 
 
 
 def child(value: Any, *keys: str | int) -> Any:
-    """Return value[key][key]... of dicts and lists; None if a key is missing."""
+    """Return value[key][key]... of dicts and lists.
+
+    None if a key is missing.
+    """
     for key in keys:
         if isinstance(value, list) and isinstance(key, int) and key < len(value):
             value = value[key]
@@ -56,7 +59,10 @@ def below(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
 
 
 def name_mistakes(document: Any) -> Mistakes:
-    """Yield the names in a document that nothing has, that stand twice, or that are test splits."""
+    """Yield mistakes in names.
+
+    Names that nothing has, that stand twice, or that are test splits.
+    """
     sections = {key: child(document, key) for key in ("data", "stages", "teachers", "rank")}
     sections = {key: part if isinstance(part, dict) else {} for key, part in sections.items()}
     for name in RUN_FOLDERS & sections["stages"].keys():
@@ -208,14 +214,17 @@ def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
 
 
 def decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
-    """Yield settings of the choice of windows that have no effect."""
+    """Yield settings of windows that have no effect."""
     for key in ("heard", "mean_edges") if by == "thresholds" else ("threshold",):
         if getattr(decoding, key):
             yield (*at, key), f"{key} has no effect on windows by {by}; leave it out"
 
 
 def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mistakes:
-    """Yield parts that the model does not train or has twice; at `frozen_start`, also if nothing is left to train."""
+    """Yield parts that cannot be trained so.
+
+    The model does not train them or has them twice; at `frozen_start`, also if nothing is left to train.
+    """
     for name in names:
         if not trains.get(name):
             parts = ", ".join(part for part, is_trained in trains.items() if is_trained)

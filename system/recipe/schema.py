@@ -146,7 +146,7 @@ class EpochSchedule(Strict):
     @field_validator("until_epoch")
     @classmethod
     def _require_falling_rate(cls, until: float, info: ValidationInfo) -> float:
-        """Return `until_epoch`; raise ValueError unless it is more than `warmup_epochs`, so that the rate can fall."""
+        """Refuse `until_epoch` before the end of the warmup."""
         if until <= info.data.get("warmup_epochs", 0):
             raise ValueError("until_epoch must be more than warmup_epochs, so that the learning rate can fall")
         return until
@@ -240,7 +240,9 @@ class Recipe(Strict):
 
     @property
     def data_files(self) -> dict[str, Path]:
-        """Dict from a name of each data file to its path: manifests, moments files, and files of embeddings.
+        """Path of each data file, by its name.
+
+        Manifests, moments files, and files of embeddings.
 
         The name of a manifest is that of its data source. The name of a moments file is DATA_SOURCE.moments. Files of
         embeddings have names such as model.text.files.0.
@@ -251,54 +253,75 @@ class Recipe(Strict):
 
     @property
     def learned_from(self) -> dict[str, Path]:
-        """Folders of start models and teachers that are not of this run, by their keys."""
+        """Folders of other models that training uses, by their keys.
+
+        Start models and teachers that are not of this run.
+        """
         models: dict[str, Any] = {f"stages.{name}.start_from": stage.start_from for name, stage in self.stages.items()}
         models |= {f"teachers.{name}": teacher for name, teacher in self.teachers.items()}
         return {key: Path(one.folder) for key, one in models.items() if isinstance(one, FromModel)}
 
     @property
     def other_models(self) -> dict[str, Path]:
-        """Runs and exported models that the recipe reads, by their keys."""
+        """Runs and exported models that are read, by keys."""
         ranked = {f"rank.{name}.of.{i}": one for name, e in self.rank.items() for i, one in enumerate(e.other_models)}
         return self.learned_from | {key: Path(folder) for key, folder in ranked.items()}
 
     def making(self, source: Source) -> Source:
-        """Return the source that says how a source's manifest is made; the source itself if none does."""
+        """Return the source that says how to make a manifest.
+
+        The source itself if none does.
+        """
         return next((one for one in self.data.values() if one.manifest == source.manifest and one.make), source)
 
     @property
     def trained_on(self) -> list[str]:
-        """Names of the data sources that at least one stage trains on, sorted."""
+        """Names of the sources that stages train on, sorted."""
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
     @property
     def learned(self) -> dict[str, float]:
-        """Dict from each trained parameter of a loss to its start value in the first stage that has the parameter."""
+        """Start value of each trained parameter of a loss.
+
+        In the first stage that has the parameter.
+        """
         terms = [term for stage in reversed(self.stages.values()) for term in reversed(stage.losses)]
         return {name: value for term in terms for name, value in term.learned.items()}
 
     @property
     def scored(self) -> dict[str, RankEntry]:
-        """Dict from name to rank entry, for the entries that rank clips of data sources and thus have metrics."""
+        """Entries that rank clips of data sources, by name.
+
+        They have metrics.
+        """
         return {name: one for name, one in self.rank.items() if not (one.finds_windows or self.blind(name))}
 
     @property
     def rank_moments(self) -> dict[str, RankMoments]:
-        """Dict from name to rank entry, for the entries of kind `moments`, which find windows in long recordings."""
+        """Entries of kind `moments`, by name.
+
+        They find windows in long recordings.
+        """
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
     def ranked(self, name: str) -> RankEntry:
-        """Return the rank entry `name`; for an entry that combines others, such as a mean, the first combined entry."""
+        """Return an entry, or the first that it combines."""
         entry = self.rank[name]
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 
     def blind(self, name: str) -> RankBlind | None:
-        """Return the entry of a blind set that a rank entry is, or combines; None for others."""
+        """Return the blind set's entry that an entry is.
+
+        Or combines; None for others.
+        """
         ranked = self.ranked(name)
         return ranked if isinstance(ranked, RankBlind) else None
 
     def ranked_source(self, name: str) -> str:
-        """Return the data source that a rank entry ranks, or the entries that it combines; not of a blind set."""
+        """Return the data source that an entry ranks.
+
+        Or the entries that it combines; not of a blind set.
+        """
         return self.ranked(name).data
 
 
@@ -329,7 +352,10 @@ def settings_at(path: str) -> list[type[Strict]]:
 
 
 def fields_of(kind: type[Strict]) -> str:
-    """Return the source of the settings of a class, without its methods, after that of its bases."""
+    """Return the source of a class of settings.
+
+    Without its methods, after that of its bases.
+    """
     bases = [one for one in reversed(kind.__mro__) if issubclass(one, Strict) and one is not Strict]
     return "\n\n".join("\n".join(_without_methods(inspect.getsource(one))).rstrip() for one in bases)
 

@@ -28,7 +28,9 @@ OF_LOSSES = "learned."  # start of the names of the learned parameters of losses
 
 
 class Progress(BaseModel):
-    """How far the training of a stage is. A field is assigned to change it, so that it is stored.
+    """How far the training of a stage is.
+
+    A field is assigned to change it, so that it is stored.
 
     Attributes:
         step: Number of finished updates.
@@ -55,7 +57,10 @@ class Progress(BaseModel):
         self.times |= {name: self.times.get(name, 0.0) + time.monotonic() - began}
 
     def add(self, values: dict[str, float] | None) -> None:
-        """Count a step. values: Its loss and diagnostics; None if fp16 has skipped the update."""
+        """Count a step.
+
+        values: Its loss and diagnostics; None if fp16 has skipped the update.
+        """
         self.step += 1
         if values is not None:
             self.counted += 1
@@ -67,13 +72,19 @@ class Progress(BaseModel):
         return [line.validation for line in self.lines]
 
     def best(self, metric: str) -> list[tuple[float, int]]:
-        """Return (value, epoch) of all epochs, best first; of equal values, the earlier epoch is better."""
+        """Return (value, epoch) of all epochs, best first.
+
+        Of equal values, the earlier epoch is better.
+        """
         sign = 1 if metric in LOWER_IS_BETTER else -1
         values = [(line.validation[metric], line.epoch) for line in self.lines]
         return sorted(values, key=lambda one: (sign * one[0], one[1]))
 
     def kept(self, keep: int) -> set[int]:
-        """Return the epochs whose weights are kept: the `keep` best ones by each metric."""
+        """Return the epochs whose weights are kept.
+
+        The `keep` best ones by each metric.
+        """
         metrics = self.lines[0].validation if self.lines else ()
         return {epoch for metric in metrics for _, epoch in self.best(metric)[:keep]}
 
@@ -86,7 +97,9 @@ def weights_file(folder: Path, epoch: int) -> Path:
 def save(
     folder: Path, progress: Progress, keep: int, ends_epoch: bool, precision: str, model: nn.Module, **parts: Any
 ) -> None:
-    """Save the state to resume from; at the end of an epoch among the best ones, its weights too.
+    """Save the state to resume from.
+
+    At the end of an epoch among the best ones, its weights too.
 
     The state is replaced after the weights that it needs are there, and before the others are deleted: a kill at any
     time leaves a state whose best epochs exist.
@@ -107,7 +120,10 @@ def save(
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read the state to resume from; None before the first one. Raises KitError for a damaged file."""
+    """Read the state to resume from.
+
+    None before the first one. Raises KitError for a damaged file.
+    """
     path = folder / "last.pt"
     if not path.exists():
         return None
@@ -120,7 +136,10 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 
 def read_done(folder: Path) -> Progress:
-    """Read how a stage was trained. Raises KitError if it is not finished."""
+    """Read how a stage was trained.
+
+    Raises KitError if it is not finished.
+    """
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
@@ -132,7 +151,7 @@ def _again(folder: Path) -> str:
 
 
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
-    """Load a checkpoint of a finished stage into a model, and return its description.
+    """Load a finished stage's checkpoint; return its description.
 
     Args:
         which: "last", or a metric, for its best epoch.
@@ -152,14 +171,20 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
 
 
 def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write weights; tensors that share memory are written twice, since the format refuses them."""
+    """Write weights.
+
+    Tensors that share memory are written twice, since the format refuses them.
+    """
     with replacing(path) as temporary, as_os_errors(path):
         save_file({name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}, temporary)
 
 
 @contextmanager
 def as_os_errors(path: Path) -> Iterator[None]:
-    """Convert errors of safetensors and tokenizers in writing to KitError, such as that of a full disk."""
+    """Convert errors of safetensors in writing to KitError.
+
+    Also those of tokenizers, such as that of a full disk.
+    """
     try:
         yield
     except Exception as error:
@@ -169,7 +194,9 @@ def as_os_errors(path: Path) -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, path: Path, hint: str = "train or export the model again") -> None:
-    """Load weights from a file into a model; words that only the model knows keep their start vectors.
+    """Load weights from a file into a model.
+
+    Words that only the model knows keep their start vectors.
 
     Args:
         hint: Cure for a damaged file.
@@ -187,7 +214,10 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export the 
 
 
 def load_tensors(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
-    """Load weights, read from `path`, into a model; learned numbers of losses may be on one side only."""
+    """Load weights, read from `path`, into a model.
+
+    Learned numbers of losses may be on one side only.
+    """
     fresh = model.state_dict()
     weights = {name: value for name, value in weights.items() if name in fresh or not name.startswith(OF_LOSSES)}
     weights |= {name: value for name, value in fresh.items() if name.startswith(OF_LOSSES) and name not in weights}

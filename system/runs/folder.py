@@ -1,4 +1,6 @@
-"""Files of a run's folder, runs/NAME_sSEED; a step whose file is there is finished.
+"""Files of a run's folder, runs/NAME_sSEED.
+
+A step whose file is there is finished.
 
 recipe.yaml      copy of the recipe file
 imports/         copies of the Python files that it imports
@@ -83,7 +85,10 @@ class Run:
         self.figures, self.trained_on, self.resolved = folder / "figures", folder / TRAINED_ON, folder / "resolved.json"
 
     def file(self, kind: str, name: str) -> Path:
-        """Return the path of a file of a rank entry, of one of the kinds in FILES."""
+        """Return the path of a rank entry's file.
+
+        kind: One of FILES.
+        """
         return self.folder / FILES[kind].format(name)
 
     def ranked_entries(self) -> set[str]:
@@ -95,7 +100,10 @@ class Run:
         return sorted(path for folder in ("scores", "submission") for path in self.folder.glob(f"{folder}/{name}.*"))
 
     def forget(self, name: str) -> None:
-        """Delete what a rank entry has written, its result first, and make room for new files."""
+        """Delete what a rank entry has written.
+
+        Its result first; there is room for new files then.
+        """
         for path in (self.file("result", name), *self.files(name)):
             path.unlink(missing_ok=True)
         for folder in ("scores", "submission"):
@@ -130,7 +138,7 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the run against other processes, and copy log messages to log.txt.
+        """Lock the run, and copy log messages to log.txt.
 
         The folder of a new run is removed if the run fails before any training.
         """
@@ -157,7 +165,7 @@ class Run:
                 logging.getLogger().removeHandler(handler)
 
     def require_place(self, loaded: Loaded) -> None:
-        """Raise KitError if the folder has other files, or the run of another recipe.
+        """Refuse a folder of other files or another recipe.
 
         Only `rank`, and the sources that only `rank` uses, may differ.
         """
@@ -172,7 +180,10 @@ class Run:
             raise KitError(f"{self.folder} is a run with other settings ({keys}); make another run with --name")
 
     def adopt(self, loaded: Loaded) -> None:
-        """Write the recipe, in place of another one with the same training."""
+        """Write the recipe, in place of another one.
+
+        That has the same training.
+        """
         if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == loaded.resolved():
             return
         keep_imports(loaded.recipe, self.folder)
@@ -182,7 +193,10 @@ class Run:
 
 
 def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
-    """Return the settings that training depends on; the order of stages and experts is one of them."""
+    """Return the settings that training depends on.
+
+    The order of stages and experts is one of them.
+    """
     used = {name for stage in recipe.stages.values() for name in stage.sources}
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
     settings = recipe.model_dump(mode="json", exclude={"rank", "imports"})
@@ -190,7 +204,10 @@ def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 
 def trained_files(path: Path) -> list[Path]:
-    """Return the file that `path` is, or those that identify a trained model's weights; KitError if there is none."""
+    """Return the files that identify a model's weights.
+
+    A file itself; KitError if there is none.
+    """
     if path.is_file():
         return [path]
     if (path / "model.safetensors").exists():

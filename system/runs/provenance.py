@@ -1,4 +1,6 @@
-"""What a run is made of: code, machine, checksums of manifests and weights, and the clips that it was trained on.
+"""What a run is made of.
+
+Code, machine, checksums of manifests and weights, and the clips that it was trained on.
 
 Checksums are compared at resume. Clips show leaks: which of those that a model, its start models and its teachers were
 trained on are ranked.
@@ -33,7 +35,10 @@ log = logging.getLogger(__name__)
 
 
 def commit() -> str:
-    """Return the short hash of the code's commit, with "+" if files differ; "unversioned" outside a checkout."""
+    """Return the short hash of the code's commit.
+
+    With "+" if files differ; "unversioned" outside a checkout.
+    """
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -42,17 +47,23 @@ def commit() -> str:
 
 
 def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return the checksums of manifests, moments, embeddings, teachers, start models and imports that exist."""
+    """Return the checksums of what training reads.
+
+    Manifests, moments, embeddings, teachers, start models and imported code, as far as they exist.
+    """
     return checksums([*recipe.data_files.values(), *recipe.learned_from.values(), *map(Path, recipe.imports)])
 
 
 def checksums(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the checksums of the files, and of models' weights, that exist, by their paths."""
+    """Return the checksums of files that exist, by path.
+
+    Of a model, those of its weights.
+    """
     return {str(one): file_sha256(one) for path in paths if path.exists() for one in trained_files(path)}
 
 
 def require_models(recipe: schema.Recipe) -> None:
-    """Raise KitError for a teacher or another model that is missing or not trained."""
+    """Refuse other models that are missing or not trained."""
     for key, path in recipe.other_models.items():
         try:
             trained_files(path)
@@ -61,7 +72,7 @@ def require_models(recipe: schema.Recipe) -> None:
 
 
 def require_unchanged(run: Run, now: Mapping[str, Any]) -> None:
-    """Raise KitError if an input is not what it was when the run began."""
+    """Refuse inputs that changed since the run began."""
     before = run.read_provenance().inputs
     changed = [one for key in before if key in now for one, _, _ in differing(before[key], now[key], key)]
     if changed:
@@ -70,7 +81,9 @@ def require_unchanged(run: Run, now: Mapping[str, Any]) -> None:
 
 
 def record_provenance(run: Run, loaded: Loaded, text: str | None, gpu: str | None) -> None:
-    """Write what a new run is made of; for an older one, compare it, and note new inputs and another commit.
+    """Write what a new run is made of.
+
+    For an older one, compare it, and note new inputs and another commit.
 
     Args:
         text: Checksum of a pre-trained text encoder.
@@ -118,7 +131,10 @@ NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training 
 
 
 def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write trained_on.csv: the clips of the run's stages, of its start models, and of its teachers."""
+    """Write trained_on.csv.
+
+    The clips of the run's stages, of its start models, and of its teachers.
+    """
     if run.trained_on.exists():
         return
     clips = [
@@ -138,7 +154,10 @@ def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
 
 
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
-    """Read the clips that a run or an exported model was trained on; None if not all are known."""
+    """Read the clips that a model was trained on.
+
+    Of a run or an exported model; None if not all are known.
+    """
     path = folder / TRAINED_ON
     if not path.exists():
         return None
@@ -152,7 +171,9 @@ def _read(path: Path) -> list[TrainedClip]:
 
 
 def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str] = ()) -> int:
-    """Count the clips of a data source that the run's model, its start models or its teachers were trained on.
+    """Count a source's clips that the model was trained on.
+
+    Or its start models or its teachers.
 
     Args:
         others: Folders of further models.
@@ -163,7 +184,10 @@ def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str]
 
 
 def shared_clips(trained: Sequence[TrainedClip], clips: Sequence[Clip], data: Data) -> list[Clip]:
-    """Return the clips with the audio, or of the Freesound recording, of a trained one; without audio, by id."""
+    """Return the clips that are among trained ones.
+
+    By their audio, or the Freesound recording; without audio, by id.
+    """
     contents, recordings = {one.quick_sha256 for one in trained} - {""}, {one.freesound_id for one in trained} - {""}
     ids = {one.id for one in trained if not one.quick_sha256}
     return [

@@ -1,4 +1,4 @@
-"""Learning rates of a step, the parts that it trains, and the early end of a stage.
+"""Learning rates, frozen parts, and a stage's early end.
 
 Everything is a function of the step and the validation values so far, so that a resumed stage equals a whole one.
 """
@@ -17,7 +17,10 @@ History = Sequence[dict[str, float]]  # validation values of every finished epoc
 
 
 def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> list[dict[str, Any]]:
-    """Group the trained parameters by learning rate; `base_lr` is a group's rate before the schedule."""
+    """Group the trained parameters by learning rate.
+
+    `base_lr` is a group's rate before the schedule.
+    """
     parts, trained = model.parts(), [p for p in model.parameters() if p.requires_grad]
     part_of = {id(p): part for part in settings.lr_by_part for p in parts[part].parameters()}
     return [
@@ -29,7 +32,9 @@ def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> list[dict
 def set_training_mode(
     model: RetrievalModel, settings: schema.AdamW, step: int, trained: Iterable[nn.Parameter]
 ) -> None:
-    """Put a model in training mode, but for the parts that `frozen_start` still freezes.
+    """Put a model in training mode, but for frozen parts.
+
+    Those that `frozen_start` still freezes.
 
     A frozen part has no gradient, no update and no weight decay; it computes in evaluation mode, without dropout, and
     the statistics of its batch norms stay.
@@ -47,7 +52,9 @@ def set_training_mode(
 
 
 def learning_rate(stage: schema.Stage, base: float, step: int, steps_per_epoch: int, history: History) -> float:
-    """Return the learning rate of a step (from 0) of a group whose rate the recipe sets to `base`.
+    """Return the learning rate of a step (from 0).
+
+    Of a group whose rate the recipe sets to `base`.
 
     constant, cosine: base * (step + 1) / warmup_steps in the first warmup_steps steps; then base, or half a cosine
     from base to 0. epochs: from start_lr to base, then to floor_lr until until_epoch. step: base * factor ^
@@ -75,7 +82,10 @@ def _half_cosine(share: float) -> float:
 
 
 def _plateaus(schedule: schema.Plateau, history: History) -> int:
-    """Count how often a metric had no better value for more than `patience` epochs (torch's ReduceLROnPlateau, abs)."""
+    """Count a metric's plateaus.
+
+    It had no better value for more than `patience` epochs (torch's ReduceLROnPlateau, abs).
+    """
     plateaus = bad = 0
     best = math.inf
     for cost in _costs(schedule.metric, history):
@@ -86,7 +96,7 @@ def _plateaus(schedule: schema.Plateau, history: History) -> int:
 
 
 def ends_early(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
-    """Return whether a stage ends now, after the epochs so far."""
+    """Return whether a stage ends after its epochs so far."""
     if stop is None:
         return False
     costs = _costs(stop.metric, history)

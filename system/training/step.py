@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 def add_gradients(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Add the gradients of a batch's loss to the parameters, scaled by `scaler`.
+    """Add the scaled gradients of a batch's loss.
 
     With several processes, each embeds its share of the batch and computes the loss of the whole batch; the gradients
     are summed, so that every process has those of the whole batch. Random draws depend on torch's seed only.
@@ -57,13 +57,16 @@ def add_gradients(
 
 
 def read_numbers(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Read tensors with one element each from the GPU, with a single wait."""
+    """Read tensors with one element each from the GPU.
+
+    With a single wait.
+    """
     stacked = torch.stack([value.float() for value in values.values()])
     return dict(zip(values, stacked.tolist(), strict=True))
 
 
 def embed_and_score(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
-    """Embed a batch, and score all pairs of its clips and captions.
+    """Embed a batch, and score all its pairs.
 
     Embeddings are computed in `precision`. Scores are always computed in float32, for two reasons: a sum over 512 x 512
     hinges exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
@@ -82,7 +85,9 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
 
 @torch.no_grad()
 def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tensor]:
-    """Compute means of scores, and the shares of negatives that violate the margin of the first term with hinges.
+    """Compute mean scores, and shares of violated margins.
+
+    Of the first term with hinges.
 
     Returns:
         positive: of matching pairs. hardest_negative: of the hardest negatives, 0 without any. violations, and
@@ -105,7 +110,9 @@ def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tens
 def _add_gradients_by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Add the same gradients, with a batch in chunks (gradient caching) or divided among processes.
+    """Add the same gradients, with a divided batch.
+
+    In chunks (gradient caching), or among processes.
 
     With `grad_cache_chunk`, chunks are embedded without a graph and, once the gradients of embeddings are known, again,
     with the same random draws: one more forward pass in the memory of one chunk. Without it, a process embeds its chunk
@@ -145,18 +152,24 @@ def _add_gradients_by_chunks(
 
 
 def _in_order(parts: list[Embedded], chunks: list[Chunk]) -> Embedded:
-    """Join the embeddings of chunks, in the order of the batch."""
+    """Join chunks' embeddings, in the order of the batch."""
     order = torch.tensor([row for chunk in chunks for row in chunk.rows]).argsort()
     return concatenate_embeddings(parts).rows(on_device(order, parts[0].values.device))
 
 
 def begin_chunk(seed: int, number: int) -> None:
-    """Set torch's random state for a chunk of a step, which depends on nothing else."""
+    """Set torch's random state for a chunk of a step.
+
+    It depends on nothing else.
+    """
     seed_generators(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
-    """Divide a batch's clips into chunks of `size` clips of similar length; None: one per process."""
+    """Divide a batch's clips into chunks of similar length.
+
+    Of `size` clips; None: one per process.
+    """
     lengths = next(iter(batch.audio.values())).lengths
     chunks = batch.chunks or divide_into_chunks(lengths.tolist(), size, 1)
     place = {row: n for n, row in enumerate(own_rows(batch.chunks))} if batch.chunks else {}
@@ -173,7 +186,10 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
-    """Divide a batch's captions into chunks of those of `size` items, of similar lengths; None: one per process."""
+    """Divide a batch's captions into chunks.
+
+    Of those of `size` items, of similar lengths; None: one per process.
+    """
     lengths = [0] * len(batch.captions)
     if size is not None:
         size, lengths = math.ceil(size * len(batch.captions) / len(batch.clip_keys)), model.text.lengths(batch.captions)

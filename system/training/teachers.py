@@ -1,4 +1,6 @@
-"""The embeddings of a stage's clips and captions by its teachers, computed once before training.
+"""Teachers' embeddings of a stage's clips and captions.
+
+Computed once before training.
 
 Source: SALSA (2024). Deviations: float32 instead of 16 bits; a long clip is embedded as a whole, instead of a random
 part of it.
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 def embed_by_teachers(
     recipe: schema.Recipe, stage: schema.Stage, run: Run, data: Data, device: torch.device
 ) -> Teachers:
-    """Embed all clips and captions of a stage by the teachers of its losses."""
+    """Embed a stage's clips and captions by its teachers."""
     clips = [clip for source in stage.sources for clip in data.readable_clips(source)]
     names = dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)
     return {name: teacher_embeddings(name, recipe, run, clips, data, device) for name in names}
@@ -36,7 +38,7 @@ def embed_by_teachers(
 def teacher_embeddings(
     name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], data: Data, device: torch.device
 ) -> Taught:
-    """Return the embeddings of clips and their captions by a teacher."""
+    """Return a teacher's embeddings of clips and their captions."""
     teacher, banks = recipe.teachers[name], Path(recipe.banks)
     clips = list({clip.id: clip for clip in clips}.values())
     keys = [data.features.keys[clip.id] for clip in clips]

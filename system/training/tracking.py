@@ -1,4 +1,7 @@
-"""TensorBoard or Weights & Biases: they get the lines of metrics.jsonl, which is complete in any case."""
+"""TensorBoard or Weights & Biases.
+
+They get the lines of metrics.jsonl, which is complete in any case.
+"""
 
 import hashlib
 import logging
@@ -28,7 +31,9 @@ def require_tracker(name: str | None) -> None:
 
 
 class Tracking:
-    """Sends the numbers of a run, each step once; one that fails is left with a warning.
+    """Sends the numbers of a run, each step once.
+
+    A tracker that fails is left with a warning.
 
     A resumed run goes on where it was: TensorBoard's files are written anew, from the lines of metrics.jsonl; W&B finds
     the run by its id. W&B's own settings count, such as WANDB_MODE=offline and a stored login.
@@ -49,13 +54,16 @@ class Tracking:
                 self._sent = step
 
     def lines(self, lines: Sequence[EpochLine]) -> None:
-        """Send what is new in the lines of all epochs so far."""
+        """Send what is new in all epochs' lines."""
         for step, values in metrics_by_step(lines):
             self.step(step, values)
 
     @contextmanager
     def _leaving(self) -> Iterator[None]:
-        """Leave a tracker that fails, without a login, a network or disk space: training does not need it."""
+        """Leave a tracker that fails.
+
+        Without a login, a network or disk space; training does not need it.
+        """
         try:
             yield
         except Exception as error:
@@ -64,7 +72,10 @@ class Tracking:
 
     @contextmanager
     def profiled(self, folder: Path) -> Iterator[Callable[[], object]]:
-        """Yield a function to call after each step; write torch's trace of some steps to trace.json in a folder."""
+        """Yield a function to call after each step.
+
+        torch's trace of some steps is written to trace.json in a folder.
+        """
         if not self._profile_steps:
             yield lambda: None
             return
@@ -95,7 +106,7 @@ def _tensorboard(run: Run) -> tuple[int, Send]:
 
 
 def _wandb(run: Run) -> tuple[int, Send]:
-    """Return the last step that W&B has of this run, and the function that sends the values of a step."""
+    """Return W&B's last step, and a function that sends."""
     import wandb
 
     noted = run.read_provenance()
@@ -105,7 +116,9 @@ def _wandb(run: Run) -> tuple[int, Send]:
 
 
 def metrics_by_step(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield (step, metrics) of every line; steps are counted over all stages.
+    """Yield (step, metrics) of every line.
+
+    Steps are counted over all stages.
 
     Names are such as `finetune/loss` and `finetune/validation/mAP@10`.
     """

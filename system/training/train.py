@@ -57,7 +57,9 @@ Validated = tuple[dict[str, float], dict[str, float]]  # metrics, and spreads of
 def train(
     recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, track: Tracking
 ) -> None:
-    """Train the stages that are not finished; each begins with the initial model, or with weights that it names.
+    """Train the stages that are not finished.
+
+    Each begins with the initial model, or with weights that it names.
 
     Args:
         model: With its initial weights.
@@ -92,7 +94,10 @@ def train_stage(
     earlier: list[EpochLine],
     track: Tracking,
 ) -> None:
-    """Train one stage from its last state. earlier: Lines of metrics.jsonl of the stages before it."""
+    """Train one stage from its last state.
+
+    earlier: Lines of metrics.jsonl of the stages before it.
+    """
     stage, number, device = recipe.stages[name], list(recipe.stages).index(name), model.device
     folder = run.folder / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,7 +221,10 @@ def _finish_epoch(name: str, progress: Progress, steps: int, rate: float, valida
 def _resume(
     folder: Path, precision: str, model: RetrievalModel, optimizer: torch.optim.Optimizer, scaler: GradScaler
 ) -> Progress:
-    """Restore the last state of a stage. Raises KitError if it was computed in another precision."""
+    """Restore the last state of a stage.
+
+    Raises KitError if it was computed in another precision.
+    """
     state = checkpoints.load_state(folder)
     if state is None:
         return Progress()
@@ -230,7 +238,10 @@ def _resume(
 
 
 def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalModel) -> None:
-    """Load the weights of another stage or model, if `start_from` names one."""
+    """Load the start weights that a stage names.
+
+    Those of another stage or model.
+    """
     start = recipe.stages[name].start_from
     if isinstance(start, schema.FromStage):
         taken = checkpoints.load_checkpoint(model, run.folder / start.stage, start.checkpoint)
@@ -242,7 +253,9 @@ def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalMode
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM wait until the step is done; a second one ends the process at once.
+    """Let the first Ctrl-C wait until the step is done.
+
+    Or SIGTERM; a second one ends the process at once.
 
     Several processes ask each other at every step, so that all end at the same one.
     """

@@ -1,4 +1,7 @@
-"""Validation after an epoch, and detection of collapse: embeddings that are nearly equal."""
+"""Validation after an epoch, and detection of collapse.
+
+Embeddings that are nearly equal have collapsed.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +39,10 @@ OF_ALL = {"mAP@10", "mAP@16", "recall_sum"}  # metrics over all captions and cli
 
 
 class Watched:
-    """Embeds what is watched, and returns the monitored metrics; a subclass computes them."""
+    """Embeds what is watched, and returns the monitored metrics.
+
+    A subclass computes them.
+    """
 
     def __init__(self, stage: schema.Stage, features: Features, precision: str) -> None:
         """Keep the settings. precision: Precision of embeddings; scores are in float32."""
@@ -45,7 +51,10 @@ class Watched:
         self.texts: list[str] = []
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model; return the monitored metrics, and how much the embeddings differ."""
+        """Validate a model.
+
+        Returns the monitored metrics, and how much the embeddings differ.
+        """
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, self.clips, self.features).float()
             captions = embed_texts(model, self.texts).float()
@@ -59,7 +68,7 @@ class Watched:
 
 
 class Validation(Watched):
-    """Validation by the loss, m1, m2, mAP@10, mAP@16 and the sum of recalls.
+    """Validation by loss, m1, m2, mAP and recalls.
 
     m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
     Loss, m1 and m2 are means over batches. The batches have the size of training batches. They are the same in every
@@ -114,7 +123,9 @@ class Validation(Watched):
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:
-    """Return the shares of clips (m1) and of captions (m2) whose match has the highest score of the batch.
+    """Return the shares of clips and captions that match.
+
+    m1, of clips, and m2, of captions, whose match has the highest score of the batch.
 
     Source: "Take it easy" (2022), section 4. Deviation: a tie counts as a miss; the paper's s_ii = max_j s_ij counts
     it as a hit, so that a model with equal scores would have the accuracy 1.
@@ -124,7 +135,9 @@ def accuracies(batch: BatchScores) -> tuple[float, float]:
 
 
 class MomentValidation(Watched):
-    """Validation by the loss, and by R1@0.5, R1@0.7 and mAP of the latest edition.
+    """Validation by the loss and the latest edition's metrics.
+
+    R1@0.5, R1@0.7 and mAP.
 
     The loss is the mean over batches, weighted by their number of items. Batches have the size of training batches,
     except for a smaller last batch. Their items are in the order of the moments file. Windows are found by the method
@@ -169,7 +182,10 @@ class MomentValidation(Watched):
 
 
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
-    """Raise KitError for moments without known windows, and for too long recordings to find windows in."""
+    """Refuse moments that cannot be trained or validated on.
+
+    Their windows must be known, and recordings short enough to find windows in.
+    """
     for stage in recipe.stages.values():
         if stage.unit != "moment":
             continue
@@ -181,7 +197,9 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
 
 
 def direction_spread(embedded: Embeddings) -> float:
-    """Return how much the directions of embeddings differ: 1 - mean cosine of all pairs.
+    """Return how much embeddings' directions differ.
+
+    1 - mean cosine of all pairs.
 
     The result is 0 if all vectors are equal, and about 1 if their directions are random. A vector and itself count as a
     pair. A series is replaced by the mean of its frames, without padding. Vectors of zeros count as equal.
