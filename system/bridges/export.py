@@ -23,7 +23,8 @@ from data_tools.files import replacing_folder, write_json, write_text
 from system.bridges.hub import model_card
 from system.bridges.sentence_transformer import write_module
 from system.ranking.entries import RankHubCorrected
-from system.recipe.load import keep_imports, text_of
+from system.recipe.imports import keep_imports
+from system.recipe.load import text_of
 from system.runs.checkpoints import as_os_errors, save_weights
 from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained, open_trained

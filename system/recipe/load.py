@@ -4,23 +4,20 @@ All mistakes are reported, with their lines.
 """
 
 import difflib
-import hashlib
 import json
 import re
-import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from data_tools.errors import KitError, first_line
-from data_tools.files import read_text, replacing, require_file
+from data_tools.errors import KitError
+from data_tools.files import read_text, require_file
 from data_tools.settings import Document, Keys, cut, fault_of, parse
 from system.recipe import schema
+from system.recipe.imports import import_kinds
 from system.recipe.rules import below, child, fit_mistakes, name_mistakes
 
 
@@ -90,7 +87,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     if child(document.value, "cells"):
         raise RecipeError([f"{path} is a study; run it with: lbar run {path}"])
     mistakes = [*document.problems, *_apply_changes(document, changes or [])]
-    mistakes += [(keys, document.line(keys), text) for keys, text in _import_kinds(path, document.value)]
+    mistakes += [(keys, document.line(keys), text) for keys, text in import_kinds(path, document.value)]
     _leave_out_nulls(document.value)
     recipe, found = _validate(document.value)
     found += name_mistakes(document.value)
@@ -100,44 +97,6 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     if mistakes or recipe is None:
         raise RecipeError(_lines_of(path, mistakes))
     return Loaded(recipe, source, tuple(changes or []))
-
-
-def _import_kinds(path: Path, recipe: Any) -> Iterator[tuple[Keys, str]]:
-    """Run the Python files that a recipe imports, so that their kinds exist; yield the mistakes."""
-    for number, name in enumerate(names if isinstance(names := child(recipe, "imports"), list) else []):
-        try:
-            _import_file(_kept(path.parent, name) if path.suffix == ".json" else Path(name))
-        except Exception as error:  # whatever the user's code raises
-            yield ("imports", number), f"{name} cannot be imported: {type(error).__name__}: {first_line(error)}"
-
-
-def _import_file(path: Path) -> None:
-    """Run a Python file, unless a file of the same content was run before."""
-    module = f"imported_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
-    if module not in sys.modules and (spec := spec_from_file_location(module, path)) and spec.loader:
-        sys.modules[module] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[module])
-        except BaseException:
-            del sys.modules[module]
-            raise
-
-
-def _kept(folder: Path, name: str) -> Path:
-    """Return the copy of an imported file in the folder of a run or an exported model; the file if there is none."""
-    copy = folder / "imports" / Path(name).name
-    return copy if copy.exists() else Path(name)
-
-
-def keep_imports(recipe: schema.Recipe, folder: Path, source: Path | None = None) -> None:
-    """Copy the Python files that a recipe imports.
-
-    Args:
-        source: Folder of a run or an exported model that may have copies.
-    """
-    for name in recipe.imports:
-        with replacing(folder / "imports" / Path(name).name) as part:
-            shutil.copyfile(_kept(source, name) if source else Path(name), part)
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:

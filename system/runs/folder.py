@@ -41,7 +41,8 @@ from submission.runs.record import (
     repair_hint,
 )
 from system.recipe import schema
-from system.recipe.load import Loaded, differing, keep_imports, load_recipe
+from system.recipe.imports import keep_imports
+from system.recipe.load import Loaded, differing, load_recipe
 
 FILES = {  # of a rank entry
     "result": "results/{}.json",
