@@ -112,7 +112,8 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
                 yield number, kind.validate_json(line.removeprefix(codecs.BOM_UTF8))
             except ValidationError as error:
                 read_text(path)  # raises a better error for another encoding, and for an empty file
-                raise DataError(f"{path}, line {number}: {faults_of(error)[0]}") from None
+                hint = "" if path.suffix == ".jsonl" else "; a manifest is .jsonl"
+                raise DataError(f"{path}, line {number}: {faults_of(error)[0]}{hint}") from None
     if not number:
         read_text(path)  # raises an error for an empty file
 

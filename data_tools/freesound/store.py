@@ -35,7 +35,7 @@ def open_store(path: Path, create: bool = False) -> Iterator["Store"]:
     Raises:
         DataError: The file is missing, or is no store.
     """
-    if not path.is_file() and not create:
+    if not create and not (path.is_file() and path.stat().st_size):  # SQLite would make a store of an empty file
         raise DataError(f"{path}: no such store; make it with lbar data crawl {path}")
     try:
         with closing(sqlite3.connect(path, timeout=60)) as database:
