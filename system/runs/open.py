@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from data_tools.classify.model_files import config_of
+from data_tools.classify.model_files import config_of, local_folder
 from data_tools.errors import KitError
 from data_tools.files import read_json
 from data_tools.manifest import Clip
@@ -126,8 +126,8 @@ def open_trained(
     if (name / "resolved.json").exists():
         return _open_run(name, None, stage, checkpoint, changes, device)
     changed_banks = [as_change("banks", str(banks)), *changes]
-    if (name / "model.json").exists():
-        return _open_exported(name, changed_banks, device)
+    if (exported := local_folder(str(name), "model")) and (exported / "model.json").exists():
+        return _open_exported(exported, changed_banks, device)
     if name.suffix in SUFFIXES and not name.is_dir():
         return _untrained(name, _recipe_without_stages(name, changed_banks), device)
     if changes:

@@ -54,6 +54,17 @@ def test_sentence_transformer_of_an_export_gives_the_embeddings_of_the_kit(
     assert (opened.get_embedding_dimension(), opened.modalities) == (model.dim, ["text", "audio"])
 
 
+def test_export_in_the_cache_of_the_hub_is_opened_by_its_name(
+    exported: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cached(name: str, file: str) -> str | None:
+        return str(exported / file) if name == "me/model" and (exported / file).exists() else None
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
+    texts = read_manifest(world)[0].captions
+    assert np.array_equal(load_model("me/model").encode_text(texts), load_model(exported).encode_text(texts))
+
+
 def test_export_of_a_model_without_a_vector_per_clip_is_no_sentence_transformer(
     moments_run: Path, moments_manifest: Path, tmp_path: Path
 ) -> None:
