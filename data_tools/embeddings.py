@@ -46,7 +46,7 @@ class Vectors(dict[str, np.ndarray]):
 
     def read(self, name: str) -> np.ndarray:
         """Return the embedding (1, D) float32 of a name. Raises KeyError for an unknown name."""
-        return self[name][None].astype(np.float32)
+        return self[name][None]
 
     def part(self, name: str, first: int, count: int) -> np.ndarray:
         """Return rows `first` to `first + count` (excluded) of the embedding (1, D) of a name, as Bank.part does."""
@@ -82,6 +82,8 @@ def _read(files: tuple[str, ...], states: tuple[int, ...], kind: Kind, column: s
             with Path(file).open("rb") as opened, np.load(opened, allow_pickle=False) as content:
                 chosen = content["kind"] == kind if "kind" in content else slice(None)
                 names, values = content[column][chosen].astype(str).tolist(), content["embedding"][chosen]
+            with np.errstate(over="ignore"):
+                values = values.astype(np.float32)
             if values.ndim != 2 or not np.isfinite(values).all():
                 raise ValueError(f"embeddings of shape {values.shape}, or infinite or NaN ones")
             for name, row in zip(names, values, strict=True):
