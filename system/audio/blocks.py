@@ -1,5 +1,7 @@
 """Blocks of a vision transformer, with timm's names of weights: PaSST, EAT, M2D and ATST-Frame."""
 
+from collections import OrderedDict
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,15 +20,6 @@ class Attention(nn.Module):
         return self.proj(F.scaled_dot_product_attention(query, key, value, keys).transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Module):
-    def __init__(self, dim: int, ffn_dim: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(dim, ffn_dim), nn.Linear(ffn_dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
-
-
 class Block(nn.Module):
     """Attention and feed-forward, each added to its input; a layer norm before each, or after each sum (`post`)."""
 
@@ -42,7 +35,8 @@ class Block(nn.Module):
         super().__init__()
         self.post = post
         self.norm1, self.attn = nn.LayerNorm(dim, eps), Attention(dim, heads, qkv_bias)
-        self.norm2, self.mlp = nn.LayerNorm(dim, eps), FeedForward(dim, ffn_dim)
+        layers = {"fc1": nn.Linear(dim, ffn_dim), "act": nn.GELU(), "fc2": nn.Linear(ffn_dim, dim)}
+        self.norm2, self.mlp = nn.LayerNorm(dim, eps), nn.Sequential(OrderedDict(layers))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.post:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torchvision.models.mobilenetv3 import InvertedResidual, InvertedResidualConfig, MobileNetV3
 from torchvision.ops import SqueezeExcitation
 
-from system.audio.mel import KaldiLogMel
-from system.audio.network import AudioNetwork, Layers, Stripes, frames_within
+from system.audio.mel import KaldiLogMel, Stripes
+from system.audio.network import AudioNetwork, Layers, frames_within
 
 # Channels in, kernel, channels between, channels out, whether gated, ReLU or hard swish, stride.
 ROWS = (
@@ -55,7 +55,7 @@ class EfficientAT(AudioNetwork):
 class EfficientATLayers(Layers):
     def __init__(self, settings: EfficientAT) -> None:
         super().__init__()
-        self.settings, self.mel = settings, KaldiLogMel(settings.edge_jitter)
+        self.mel = KaldiLogMel(settings.edge_jitter, settings.stripes)
         rows = [InvertedResidualConfig(*row, 1, WIDTHS[settings.network]) for row in ROWS]
         gates = partial(SqueezeExcitation, scale_activation=nn.Sigmoid)
         norm = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01 if settings.weights else 0.1)
@@ -74,8 +74,5 @@ class EfficientATLayers(Layers):
         return self.frames(waves, lengths)[0].mean(1)
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        columns = self.mel(waves)
-        if self.training and self.settings.stripes:
-            columns = self.settings.stripes.mask(columns, 0.9)
-        frames = self.features(columns).float().mean(2).transpose(1, 2)
+        frames = self.features(self.mel(waves)).float().mean(2).transpose(1, 2)
         return frames, frames_within(lengths, waves.shape[1], frames.shape[1])

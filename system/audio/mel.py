@@ -6,10 +6,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from torchaudio.compliance.kaldi import get_mel_banks
-from torchaudio.functional import melscale_fbanks
+from torchaudio.functional import mask_along_axis_iid, melscale_fbanks
 
+from data_tools.settings import Positive, Strict
 from system.compute.device import on_device
 
 # S waves of N samples, T columns, K frequencies
@@ -122,6 +124,26 @@ def kaldi_log_mel(waves: Tensor, exponent: float) -> Tensor:
     return (found @ _filters(waves.device, 128, 20.0, 8000.0)).clamp_min(2.0**-23).log().float()
 
 
+class Stripes(Strict):
+    """SpecAugment: random stripes of a log-mel, masked in training (Park et al., 2019).
+
+    Source: torchaudio, as PaSST uses it. Deviation from torchlibrosa, which PANNs use: stripes are drawn as real
+    numbers and rounded down, so that the last position of a stripe is half as frequent as the others.
+    """
+
+    time: int = Field(ge=0)  # number of stripes of neighbouring columns
+    time_width: Positive  # their largest width plus 1, in columns of 10 ms
+    bands: int = Field(ge=0)  # number of stripes of neighbouring bands
+    band_width: Positive  # their largest width plus 1
+
+    def mask(self, columns: Tensor, value: float) -> Tensor:
+        """Set random stripes of each log-mel, (S, 1, bands, T), to a value."""
+        for axis, count, width in ((3, self.time, self.time_width), (2, self.bands, self.band_width)):
+            for _ in range(count):
+                columns = mask_along_axis_iid(columns, width, value, axis)
+        return columns
+
+
 class KaldiLogMel(nn.Module):
     """The input of PaSST and EfficientAT: waves (S, N) at 32 kHz -> (S, 1, 128, T), T = 1 + (N - 1) // 320.
 
@@ -132,9 +154,9 @@ class KaldiLogMel(nn.Module):
     window: Tensor
     basis: Tensor
 
-    def __init__(self, jitter: bool) -> None:
+    def __init__(self, jitter: bool, stripes: Stripes | None = None) -> None:
         super().__init__()
-        self.jitter = jitter
+        self.jitter, self.stripes = jitter, stripes
         self.register_buffer("window", torch.hann_window(800, periodic=False), persistent=False)
         self.register_buffer("basis", kaldi_filters(128, 1024, 32_000, 0, 15_000), persistent=False)
 
@@ -147,4 +169,7 @@ class KaldiLogMel(nn.Module):
             if self.training and self.jitter:
                 lowest, below = int(torch.randint(10, ())), int(torch.randint(2000, ()))
                 basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, 16_000 - below), waves.device)
-            return ((basis.T @ power(spectrum) + 1e-5).log() + 4.5)[:, None] / 5
+            columns = ((basis.T @ power(spectrum) + 1e-5).log() + 4.5)[:, None] / 5
+            if self.training and self.stripes:
+                columns = self.stripes.mask(columns, 0.9)  # a logarithm of 0, which is loud
+            return columns

@@ -18,10 +18,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.nn.utils.rnn import pad_sequence
-from torchaudio.functional import mask_along_axis_iid
 
 from data_tools.errors import KitError
-from data_tools.settings import Positive, Strict
 from system.audio.base import ExpertSettings, Frames, Need
 from system.audio.checkpoint import load_checkpoint
 from system.compute.device import on_device, suited_to
@@ -241,23 +239,3 @@ def pooled_over_time(values: Tensor, lengths: Tensor, how: Literal["mean", "max"
 def frames_within(lengths: Tensor, size: int, frames: int) -> Tensor:
     """Return how many frames of a segment of `size` samples begin before the end of the clip, at least 1."""
     return ((lengths * frames + size - 1) // size).clamp(1, frames)
-
-
-class Stripes(Strict):
-    """SpecAugment: random stripes of a log-mel, masked in training (Park et al., 2019).
-
-    Source: torchaudio, as PaSST uses it. Deviation from torchlibrosa, which PANNs use: stripes are drawn as real
-    numbers and rounded down, so that the last position of a stripe is half as frequent as the others.
-    """
-
-    time: int = Field(ge=0)  # number of stripes of neighbouring columns
-    time_width: Positive  # their largest width plus 1, in columns of 10 ms
-    bands: int = Field(ge=0)  # number of stripes of neighbouring bands
-    band_width: Positive  # their largest width plus 1
-
-    def mask(self, columns: Tensor, value: float) -> Tensor:
-        """Set random stripes of each log-mel, (S, 1, bands, T), to a value."""
-        for axis, count, width in ((3, self.time, self.time_width), (2, self.bands, self.band_width)):
-            for _ in range(count):
-                columns = mask_along_axis_iid(columns, width, value, axis)
-        return columns

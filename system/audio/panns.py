@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torchaudio.functional import melscale_fbanks
 
-from system.audio.mel import PublishedDft
-from system.audio.network import AudioNetwork, Layers, Stripes, pooled_over_time
+from system.audio.mel import PublishedDft, Stripes
+from system.audio.network import AudioNetwork, Layers, pooled_over_time
 
 COLUMNS = 32  # of the log-mel in a frame
 CNN14 = (1, 64, 128, 256, 512, 1024, 2048)  # channels of its blocks

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from system.audio.base import Need
 from system.audio.blocks import Block
-from system.audio.mel import KaldiLogMel
-from system.audio.network import AudioNetwork, Layers, Stripes, frames_within
+from system.audio.mel import KaldiLogMel, Stripes
+from system.audio.network import AudioNetwork, Layers, frames_within
 from system.compute.device import on_device
 
 PATCH = 16  # columns and bands of a patch
@@ -87,7 +87,7 @@ class PasstLayers(Layers):
     def __init__(self, settings: Passt) -> None:
         super().__init__()
         self.settings, variant = settings, VARIANTS[settings.network]
-        self.mel = KaldiLogMel(settings.edge_jitter)
+        self.mel = KaldiLogMel(settings.edge_jitter, settings.stripes)
 
         def table(*shape: int) -> nn.Parameter:
             return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, *shape), std=0.02))
@@ -101,10 +101,7 @@ class PasstLayers(Layers):
 
     def tokens(self, waves: Tensor) -> Tensor:
         """Compute the tokens: class, distillation, then the remaining patches band after band, (S, 2 + L, 768)."""
-        columns = self.mel(waves)
-        if self.training and self.settings.stripes:
-            columns = self.settings.stripes.mask(columns, 0.9)  # a logarithm of 0, which is loud
-        x = self.patch_embed["proj"](columns)
+        x = self.patch_embed["proj"](self.mel(waves))
         x = x + self.time_new_pos_embed[..., : x.shape[3]] + self.freq_new_pos_embed
         for axis, left_out in ((3, self.settings.patchout_time), (2, self.settings.patchout_bands)):
             if self.training and left_out:

@@ -121,6 +121,12 @@ def test_corpus_of_two_captions_is_enough() -> None:
     assert found.percentiles == pytest.approx([0, 7.5], rel=2e-4), "three words have n-grams of three of four orders"
 
 
+def test_one_point_is_enough_and_lowers_all_margins() -> None:
+    relax = [PercentileFactor(percentile=50.0, factor=0.6)]
+    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]])
+    assert found.margin_factor(np.array([0.0, 7.5])) == pytest.approx([0.6, 0.6])
+
+
 def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
     assert relevance.distribution.percentiles == [0.0, 0.0, 0.0]

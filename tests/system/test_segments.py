@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
-from system.audio.network import Stripes
+from system.audio.mel import Stripes
 from system.models.audio.segments import SegmentEncoder, Segments
 from system.models.batch import Series
 
