@@ -320,13 +320,15 @@ def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
     files = stage.augment.files() if stage.augment else ()
     absent = [file for file in files if not Path(file).is_file()]
     yield from (Line(MISSING, f"{where} {file}", "this file does not exist; correct the path") for file in absent)
+    part = where
     try:
         if stage.unit == "moment":
             require_known_windows([moment for found in (*sources, *monitored) for moment in found.moments or ()])
         if stage.augment and not absent:
+            part = f"{where} augment"
             Augmentation(stage.augment, [clip for found in sources for clip in found.clips])
     except KitError as error:
-        yield Line(MISTAKE, where, str(error))
+        yield Line(MISTAKE, part, str(error))
 
 
 def steps_per_epoch(stage: schema.Stage, data: Data) -> int:
