@@ -68,10 +68,6 @@ def convert_file(
         text: Folder or hub name of the text model that M2D-CLAP fine-tuned: google-bert/bert-base-uncased.
         changes: Changed settings of the recipe.
     """
-    if (recipe is not None) + (text is not None) + words > 1:
-        raise KitError("--recipe, --text and --words are for different files; give one of them")
-    if changes and recipe is None:
-        raise KitError(f"--set {changes[0]}: only works with --recipe; leave it out")
     if recipe is not None:
         export_model(open_published(file, load_recipe(recipe, changes).recipe), out)
         return f"wrote the model of {recipe} with the weights of {file} to {out}"

@@ -32,13 +32,8 @@ def device_of(name: str | None = None) -> torch.device:
     if not re.fullmatch("cuda(:[0-9]{1,3})?|mps|cpu", name):
         raise KitError(f"unknown device {name!r}; use cuda, cuda:1 (the second GPU), mps or cpu")
     device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise KitError("no CUDA device on this machine: see what nvidia-smi prints, or use --device cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise KitError(
-            f"no {name} on this machine: its last CUDA device is cuda:{torch.cuda.device_count() - 1}; use that "
-            "or a lower number"
-        )
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise KitError(f"no {name} on this machine: {count} CUDA devices; see nvidia-smi, or use --device cpu")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise KitError("no mps device on this machine (only Apple processors have it); use --device cpu")
     return device

@@ -265,8 +265,6 @@ def locate_files(
     truth_file = out.with_suffix(".truth.jsonl")
     for path in (out, truth_file):
         require_other(path, [moments, audio])
-    if len({model.resolve() for model in models}) < len(models):
-        raise KitError("a model is named twice; name each model once")
     asked = _read_asked(audio, moments, split)
     if fit in TEST_SPLITS or any(clip.split == fit for clip in asked.recordings.values() if fit):
         raise KitError(f"--fit {fit}: a test split, or the ranked one; fit to another, or rank another with --split")

@@ -171,16 +171,16 @@ def _rank_lines(name: str, entry: RankedResult, run: Run) -> Iterator[str]:
         interval = "95 % {:.4f} to {:.4f}, jackknife over queries".format(*entry.interval)
     recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
     yield f"  {entry.metric:<9}  {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}"
-    untrained = f", untrained {entry.untrained:.4f}" if entry.untrained is not None else ""
-    ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
-    yield f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}"
+    known = {"chance": entry.chance, "untrained": entry.untrained, "ceiling": entry.ceiling}
+    baselines = {what: value for what, value in known.items() if value is not None}
+    yield f"  baselines  {', '.join(f'{what} {value:.4f}' for what, value in baselines.items())}"
     csv = run.file("csv", name)
     yield f"  CSV        {csv if csv.exists() else 'none'}"
     if entry.also_trained_on:
         yield f"  beware     the model was also trained on {entry.also_trained_on} of these clips"
-    for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
-        if entry.interval and value is not None and entry.interval[0] <= value:
-            yield f"  BEWARE     {entry.metric} is not surely better than {baseline}: its interval reaches {value:.4f}"
+    for what, value in baselines.items():
+        if what != "ceiling" and entry.interval and entry.interval[0] <= value:
+            yield f"  BEWARE     {entry.metric} is not surely better than {what}: its interval reaches {value:.4f}"
 
 
 def _moment_lines(name: str, entry: MomentsResult, run: Run) -> Iterator[str]:

@@ -18,7 +18,6 @@ from system.moments.windows import By, Decoding
 from system.ranking.hubs import Kind, candidates_of, correct_for_hubs, precision_by_correction
 
 if TYPE_CHECKING:
-    from system.experiments.ranking import RunRanking
     from system.features.extract import Features
 
 # Q queries, C clips
@@ -88,10 +87,13 @@ class RankEntry(Strict):
         return ", ".join([f"ranked by {self.kind}", *texts])
 
     @abstractmethod
-    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
         """Score all queries against all clips.
 
         The fact `checkpoint` says where the scores are from.
+
+        Args:
+            ranking: What the run gives its entries, a RunRanking (experiments/ranking.py).
         """
 
 
@@ -111,10 +113,11 @@ class ByOneModel(RankEntry):
             raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
         return self
 
-    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
         """Score by the model at the entry's checkpoint."""
         retriever = ranking.retriever(self.stage, self.checkpoint, ranked.features)
-        return retriever.matrix(ranked.queries, retriever.open(ranked.clips))
+        found: ScoreMatrix = retriever.matrix(ranked.queries, retriever.open(ranked.clips))
+        return found
 
 
 class RankByCheckpoint(ByOneModel):
@@ -175,7 +178,7 @@ class RankByMean(RankEntry):
         """Folders of the runs and exported models whose scores are averaged."""
         return [name for name in self.of if "/" in name]
 
-    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
         """Average the scores."""
         parts = {name: ranking.earlier(name) for name in self.combined_entries}
         parts |= {folder: ranking.other(folder, ranked) for folder in self.other_models}
@@ -192,7 +195,7 @@ class RankByTeachers(RankEntry):
     edition: EditionKey  # challenge year; it decides the figures and the file
     csv: bool  # write the edition's CSV
 
-    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
         """Score all queries against all clips.
 
         The fact `checkpoint` says where the scores are from.
@@ -227,7 +230,7 @@ class RankHubCorrected(RankEntry):
         """List with the entry whose scores are corrected."""
         return [self.of]
 
-    def scores(self, ranked: RankedSet, ranking: "RunRanking") -> ScoreMatrix:
+    def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
         """Score all queries against all clips.
 
         The fact `checkpoint` says where the scores are from.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from outcomes import refused
 
 from data_tools.errors import KitError
 from system.__main__ import main
@@ -40,14 +39,6 @@ def test_converting_twice_writes_identical_files(shared: Path, tmp_path: Path) -
     for name in ("a.npz", "b.npz"):
         main(["convert", str(shared / TFLITE), "--out", str(tmp_path / name)])
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-
-
-def test_convert_refuses_options_for_another_kind_of_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = ["--out", tmp_path / "x"]
-    text = refused(capsys, "convert", "a.pt", "--recipe", "r.yaml", "--text", "bert", *out)
-    assert "--recipe" in text
-    text = refused(capsys, "convert", "a.tflite", "--set", "seed=1", *out)
-    assert "--set" in text
 
 
 def test_damaged_and_foreign_tflite_files_are_refused(

@@ -53,8 +53,8 @@ def test_missing_or_unknown_torch_devices_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert str(device_of()) == "cpu"
     for name, words in (
-        ("cuda", "no CUDA device on this machine"),
-        ("cuda:1", "no CUDA device on this machine"),
+        ("cuda", "no cuda on this machine"),
+        ("cuda:1", "no cuda:1 on this machine"),
         ("mps", "no mps device on this machine"),
         ("gpu", "unknown device 'gpu'; use cuda, cuda:1"),
         ("cpu:1", "unknown device 'cpu:1'"),
@@ -81,7 +81,7 @@ def test_device_option_is_used_for_training_and_recorded(
     world: Path, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1)))
-    for user in ("system.training.prepare", "system.runs.open"):
+    for user in ("system.experiments.run", "system.runs.open"):
         monkeypatch.setattr(f"{user}.device_of", lambda: pytest.fail("the default is asked for"))
     assert main(["run", str(path), "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
     assert json.loads((tmp_path / "run/result.json").read_text())["hardware"].endswith(", no GPU")

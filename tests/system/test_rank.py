@@ -161,5 +161,5 @@ def test_report_warns_if_the_interval_includes_the_metric_of_the_untrained_model
     content = json.loads(run.result.read_text())
     content["rank"]["evaluation"] |= {"interval": [0.3, 0.9], "chance": 0.1, "untrained": 0.3}
     run.result.write_text(json.dumps(content))
-    assert "BEWARE     mAP@10 is not surely better than the untrained model: its interval reaches 0.3000" in report(run)
+    assert "BEWARE     mAP@10 is not surely better than untrained: its interval reaches 0.3000" in report(run)
     assert "better than chance" not in report(run)
