@@ -65,7 +65,7 @@ class EfficientATLayers(Layers):
         nn.init.kaiming_normal_(self.features[0][0].weight, mode="fan_out")
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take the tensors; the gates of channels are convolutions here, and dense layers in the file."""
+        """Take the tensors; gates, dense in the file, are convolutions."""
         gates = {key: value for key, value in tensors.items() if GATE in key}
         renamed = {key.replace(GATE, ""): one[..., None, None] if one.dim() == 2 else one for key, one in gates.items()}
         super().load(tensors | renamed)

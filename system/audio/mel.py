@@ -125,10 +125,11 @@ def kaldi_log_mel(waves: Tensor, exponent: float) -> Tensor:
 
 
 class Stripes(Strict):
-    """SpecAugment: random stripes of a log-mel, masked in training (Park et al., 2019).
+    """Random stripes of a log-mel, masked in training.
 
-    Source: torchaudio, as PaSST uses it. Deviation from torchlibrosa, which PANNs use: stripes are drawn as real
-    numbers and rounded down, so that the last position of a stripe is half as frequent as the others.
+    Source: SpecAugment (Park et al., 2019) by torchaudio, as PaSST uses it. Deviation from torchlibrosa, which PANNs
+    use: stripes are drawn as real numbers and rounded down, so that the last position of a stripe is half as frequent as
+    the others.
     """
 
     time: int = Field(ge=0)  # number of stripes of neighbouring columns

@@ -174,7 +174,9 @@ def extractor(network: AudioNetwork, device: torch.device) -> Frames:
 def outputs_of(
     layers: Layers, output: str, segments: Sequence[Tensor], groups: Iterable[Sequence[int]], least: int
 ) -> list[Tensor]:
-    """Compute the vector (1, D), or with output `frames` the frames (L, D), of segments (N,).
+    """Compute the outputs of segments, each group together.
+
+    These are a vector (1, D) per segment (N,), or with output `frames` its frames (L, D).
 
     Args:
         groups: Indexes of the segments that are computed together.

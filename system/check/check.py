@@ -1,4 +1,4 @@
-"""What a recipe or a study needs, and what to fix first (`lbar check`)."""
+"""What a recipe or a study needs, and what to fix."""
 
 import math
 import urllib.request
@@ -65,7 +65,7 @@ Data = Mapping[str, Found]
 
 
 def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, device: str | None = None) -> bool:
-    """Print what a recipe or a study needs, and what to fix; return whether it can run.
+    """Print what is needed; return whether it can run.
 
     Of the cells of a study, only the first one is printed whole, and of the others what differs.
     """
@@ -114,7 +114,10 @@ def _facts(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def to_fix(problems: Sequence[Line]) -> list[tuple[str, str]]:
-    """Return the kind and the text of each problem, the first to be fixed first; equal texts are said once."""
+    """Return kind and text of problems in the order of cures.
+
+    Equal texts are said once, with all places.
+    """
     with ThreadPoolExecutor() as pool:
         texts = pool.map(_with_size, (problem.text for problem in problems))
     where: dict[tuple[str, str], list[str]] = {}
@@ -125,7 +128,7 @@ def to_fix(problems: Sequence[Line]) -> list[tuple[str, str]]:
 
 
 def _with_size(message: str) -> str:
-    """Add the size of the published file that a message names, if its server says it."""
+    """Add the size of a published file, if its server says it."""
     address = next((word.strip(";,") for word in message.split() if word.startswith("https://")), None)
     with suppress(OSError, ValueError, TypeError):
         request: Any = urllib.request.Request(str(address), method="HEAD")
@@ -289,7 +292,7 @@ def trainable_parameters(recipe: schema.Recipe, data: Data, unknown: Collection[
 
 
 def _other_models(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[Line]:
-    """Yield the trained models and files of embeddings that are missing."""
+    """Yield trained models and embeddings that are missing."""
     for key, path in recipe.other_models.items():
         if path.suffix == ".npz":
             if not path.is_file():
@@ -332,7 +335,7 @@ def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
 
 
 def steps_per_epoch(stage: schema.Stage, data: Data) -> int:
-    """Return the training steps of an epoch; 0 if they are unknown."""
+    """Return the steps of an epoch; 0 if unknown."""
     if stage.steps_per_epoch != "all":
         return stage.steps_per_epoch
     items = [data[source].items(stage.unit) for source in stage.train.data]

@@ -93,7 +93,10 @@ def _step(model: RetrievalModel, stage: schema.Stage, optimizer: torch.optim.Opt
 
 
 def _largest(step: Callable[[int, int], float], size: int, most: int, device: torch.device) -> int:
-    """Double the clips of a step while they fit: into a GPU, or into half of this machine's memory."""
+    """Double the clips of a step while they fit.
+
+    Into a GPU, or into half of this machine's memory.
+    """
     try:
         step(size, size)
     except torch.OutOfMemoryError as error:

@@ -213,7 +213,10 @@ def _fill(
     features: Features, clips: Collection[Clip], experts: Mapping[str, ExpertSettings], banks: Mapping[str, Bank],
     threads: ThreadPoolExecutor, device: "Device | None",
 ) -> None:  # fmt: skip
-    """Compute the missing frames of all experts; all networks are opened first, so that a damaged file is reported."""
+    """Compute the missing frames of all experts.
+
+    All networks are opened first, so that a damaged file is reported early.
+    """
     missing: dict[str, dict[str, list[Clip]]] = {}  # clips by key, by expert
     for clip in clips:
         for name, bank in banks.items():
@@ -242,7 +245,7 @@ def _fill(
 def _store_frames(
     features: Features, name: str, bank: Bank, frames_of: Frames, group: dict[str, Any], clips: Mapping[str, list[Clip]]
 ) -> int:
-    """Compute and store the frames of some waves by key; return how many clips have got some."""
+    """Store the frames of waves by key; return how many."""
     from system.compute.device import memory_errors
 
     for key in [key for key, wave in group.items() if isinstance(wave, AudioError)]:
@@ -288,7 +291,7 @@ def _decoded(
 
 
 def _of_each(read: Callable[[str], Any], paths: Iterable[str], threads: ThreadPoolExecutor) -> dict[str, Any]:
-    """Read each file once; return the results, or AudioErrors, by path."""
+    """Read each file once; return results or AudioErrors by path."""
     unique = list(dict.fromkeys(paths))
     return dict(zip(unique, threads.map(partial(_attempt, read), unique), strict=True))
 

@@ -37,7 +37,7 @@ class PieceBank:
 
 
 def frame_range(middle: float, seconds: float, grid: Grid, frames: int) -> tuple[int, int]:
-    """Return the first frame of a piece, and how many it has, at least one.
+    """Return the first frame of a piece, and their number.
 
     A frame belongs to the piece if its centre is in the piece. If the piece contains no centre of a frame, it has the
     frame nearest to its middle.

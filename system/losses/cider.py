@@ -222,7 +222,11 @@ class CiderAmong:
             return list(threads.map(lambda thread: work(blocks(thread)), range(count)))
 
     def of_items(self, item: np.ndarray) -> np.ndarray:
-        """Average the scores of the captions of any two items, (B, B). item: (N,) in rising order."""
+        """Average the scores of the captions of two items, (B, B).
+
+        Args:
+            item: (N,) item of each caption, in rising order.
+        """
 
         def add(blocks: Iterator[tuple[int, np.ndarray]]) -> np.ndarray:
             sums = np.zeros((int(item[-1]) + 1,) * 2, self._dtype)
@@ -307,7 +311,9 @@ class Relevance:
         return CiderAmong(features, np.array([rows[caption] for caption in captions], int))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
-        """Compute c_ij, the mean over the captions of item i (candidates) and item j (references).
+        """Compute c_ij of any two items, (B, B).
+
+        It is the mean over the captions of item i (candidates) and item j (references).
 
         Args:
             row_of: (N,) item of each caption.

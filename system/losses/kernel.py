@@ -53,7 +53,7 @@ def score_captions(candidates: Any, references: Any, penalty: np.ndarray, out: n
 
 @compiled
 def number_by_use(features: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Number features from 0 on by their first use; return the number of each.
+    """Number features from 0 on by their first use.
 
     Args:
         number: -1 for each feature, in which its number is written.
@@ -76,7 +76,13 @@ def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 @compiled
 def add_to_items(scores: np.ndarray, rows: np.ndarray, columns: np.ndarray, sums: np.ndarray) -> None:
-    """Add scores (R, M) of captions to those of their items, `sums` (B, B)."""
+    """Add scores of captions to those of their items.
+
+    Args:
+        scores: (R, M) of candidates and references.
+        rows, columns: Items of the candidates and of the references.
+        sums: (B, B), to which is added.
+    """
     for r in range(len(scores)):
         row, added = scores[r], sums[rows[r]]
         for m in range(len(columns)):

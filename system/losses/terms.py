@@ -22,7 +22,10 @@ from system.moments.labellings import length_mask, log_likelihood
 
 
 class LearnedTemperature(Strict):
-    """A temperature that is trained with the model, in the batch by its absolute value; all terms share it."""
+    """A temperature that is trained with the model.
+
+    All terms share it, and divide by its absolute value.
+    """
 
     start: float = Field(gt=0, le=1)  # its first value
 

@@ -27,7 +27,10 @@ class AudioEncoder(nn.Module, ABC):
         """
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts with parameters, which are counted and may have learning rates of their own, by name."""
+        """Return the parts with parameters by name.
+
+        They are counted, and may have learning rates of their own.
+        """
         return {name: part for name, part in self.named_children() if next(part.parameters(), None) is not None}
 
     def load_pretrained(self) -> None:

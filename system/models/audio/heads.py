@@ -136,7 +136,10 @@ class AudioEmbeddings(AudioSettings):
 
 
 class FrameLayers(nn.Module):
-    """Frames (B, T, D) -> linear layer, encoder, mean over time, linear layer -> embeddings (B, E)."""
+    """Frames (B, T, D) -> embeddings (B, E).
+
+    A linear layer, the encoder, the mean over time, and another linear layer.
+    """
 
     def __init__(self, settings: SeriesSettings, dim: int, out: int, encoder: SeriesEncoder | None = None) -> None:
         super().__init__()
@@ -153,7 +156,11 @@ class FrameLayers(nn.Module):
         return result
 
     def encode(self, series: Series) -> tuple[Tensor, Tensor]:
-        """Encode frames in independent windows, (B, T, width), of which padding must not be used; also the lengths."""
+        """Encode frames in independent windows.
+
+        Returns:
+            The encoded frames (B, T, width), of which padding must not be used, and their lengths (B,).
+        """
         values, lengths = series.values, on_device(series.lengths, series.values.device)
         windows = []
         for start in range(0, values.shape[1], self.window):
