@@ -128,8 +128,8 @@ class Stripes(Strict):
     """Random stripes of a log-mel, masked in training.
 
     Source: SpecAugment (Park et al., 2019) by torchaudio, as PaSST uses it. Deviation from torchlibrosa, which PANNs
-    use: stripes are drawn as real numbers and rounded down, so that the last position of a stripe is half as frequent as
-    the others.
+    use: stripes are drawn as real numbers and rounded down, so that the last position of a stripe is half as frequent
+    as the others.
     """
 
     time: int = Field(ge=0)  # number of stripes of neighbouring columns
