@@ -51,11 +51,7 @@ def check_clips(clips: Sequence[Clip], exclusions: Exclusions | None = None, qui
         exclusions: Forbidden Freesound ids.
         quick: Read only the headers of audio files, and compare no contents.
     """
-    findings = [
-        Finding("id that is in two manifests", name, "", f"{number} times", True)
-        for name, number in Counter(clip.id for clip in clips).items()
-        if number > 1
-    ]
+    findings: list[Finding] = []
     paths = sorted({clip.path for clip in clips})
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda path: _problem(path, quick), paths)
@@ -144,7 +140,7 @@ def check(
         group = sorted((one for one in findings if one.kind == kind), key=lambda one: not one.fatal)
         print(f"{len(group):>7}  {kind}")
         for one in group[:SHOWN]:
-            print(f"           {' | '.join(filter(None, [one.clip, one.other, one.evidence]))}")
+            print(f"           {' | '.join(filter(None, [one.clip, one.other, one.evidence[:60]]))}")
         if len(group) > SHOWN:
             print(f"           and {len(group) - SHOWN} more (--list FILE.csv)")
     if table:

@@ -22,9 +22,9 @@ from data_tools.tables import caption_columns, read_table
 # Names as published: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
-TRAINING_SPLITS: frozenset[str] = frozenset({"development", "train"})
-VALIDATION_SPLITS: frozenset[str] = frozenset({"validation", "val"})
+TEST_SPLITS = frozenset({"evaluation", "test", "blind"})
+TRAINING_SPLITS = frozenset({"development", "train"})
+VALIDATION_SPLITS = frozenset({"validation", "val"})
 
 Item = TypeVar("Item")
 Text = Annotated[str, Field(min_length=1)]
@@ -112,8 +112,7 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
                 yield number, kind.validate_json(line.removeprefix(codecs.BOM_UTF8))
             except ValidationError as error:
                 read_text(path)  # raises a better error for another encoding, and for an empty file
-                hint = "" if path.suffix == ".jsonl" else "; a manifest is .jsonl"
-                raise DataError(f"{path}, line {number}: {faults_of(error)[0]}{hint}") from None
+                raise DataError(f"{path}, line {number}: {faults_of(error)[0]}") from None
     if not number:
         read_text(path)  # raises an error for an empty file
 
@@ -121,9 +120,8 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
 _CLIP = TypeAdapter(Clip)
 
 
-def read_manifest(path: Path | str) -> list[Clip]:
+def read_manifest(path: Path) -> list[Clip]:
     """Return the clips of a manifest, with absolute paths. Raises DataError for a bad line or a repeated id."""
-    path = Path(path)
     folder = os.path.abspath(path.parent)
     line_of: dict[str, int] = {}
     clips = []
@@ -145,12 +143,11 @@ def of_split(clips: list[Clip], split: str | None, where: object) -> list[Clip]:
     return selected
 
 
-def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
+def write_manifest(path: Path, clips: Iterable[Clip]) -> None:
     """Write a manifest; paths below its folder become relative, so that the folder can move.
 
     Raises DataError for no clips.
     """
-    path = Path(path)
     folder = os.path.join(os.path.abspath(path.parent), "")
     stored = [replace(clip, path=os.path.abspath(clip.path).removeprefix(folder)) for clip in clips]
     if not stored:

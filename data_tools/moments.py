@@ -92,7 +92,7 @@ def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]
     return (inside if inside[1] > inside[0] else None), "is not inside the recording"
 
 
-def read_moments(path: Path | str, clips: Sequence[Clip], skip_unknown: bool = False) -> list[Moment]:
+def read_moments(path: Path, clips: Sequence[Clip], skip_unknown: bool = False) -> list[Moment]:
     """Return the moments of a published file; windows of training splits are clipped to their recordings.
 
     In validation and test splits a window's end stays as published, because the official scorer uses it. Windows
@@ -106,7 +106,6 @@ def read_moments(path: Path | str, clips: Sequence[Clip], skip_unknown: bool = F
     Raises:
         DataError: A line is not a query, or its recording is not among the clips.
     """
-    path = Path(path)
     clip_of, faults = by_name(clips), Counter[str]()
     moments = []
     for where, line in read_published(path):

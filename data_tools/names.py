@@ -3,7 +3,6 @@
 import os
 import re
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
@@ -70,16 +69,13 @@ def check_source(name: str) -> str:
 def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
     """Map wanted file names to names on disk: equal, or different only in Unicode form, blanks or colons.
 
-    macOS unpacks decomposed names, and some tools write '_' for ':' and the blanks around it in Clotho's. A name with
-    two possible matches has none; names without a match are omitted.
+    macOS unpacks decomposed names, and some tools write '_' for ':' and the blanks around it in Clotho's. Names without
+    a match are omitted.
     """
     ours, theirs = set(wanted), set(present)
-    matches = {name: name for name in ours & theirs}
-    groups = defaultdict[str, tuple[list[str], list[str]]](lambda: ([], []))
-    for side, names in enumerate((ours - theirs, theirs - ours)):
-        for name in names:
-            groups[_plain(name)][side].append(name)
-    return matches | {mine[0]: other[0] for mine, other in groups.values() if len(mine) == len(other) == 1}
+    others = {_plain(name): name for name in sorted(theirs - ours)}
+    found = {name: name if name in theirs else others.get(_plain(name)) for name in ours}
+    return {name: match for name, match in found.items() if match}
 
 
 def _plain(name: str) -> str:

@@ -31,6 +31,8 @@ def fault_of(item: Mapping[str, Any]) -> str:
     text, value = item["msg"].removeprefix("Value error, ").removeprefix("Input "), item.get("input")
     if item["type"] == "extra_forbidden":
         return "unknown key; correct it, or remove it"
+    if item["type"] == "json_invalid":
+        return "not JSON; a manifest, or a file of moments, has one object per line"
     if "dictionary" in text:
         return "should be a mapping of keys to values"
     return f"{text}, not {cut(repr(value))}" if text.startswith("should") and isinstance(value, str | float) else text

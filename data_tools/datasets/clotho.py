@@ -18,7 +18,7 @@ from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_captions, write_manifest
-from data_tools.names import audio_names, is_freesound_id, match_names
+from data_tools.names import audio_names, match_names
 from data_tools.tables import read_table
 
 CLOTHO_SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation")
@@ -48,14 +48,12 @@ def _published_path(root: Path, folder: str, name: str) -> Path:
 
 def _read_metadata(path: Path) -> dict[str, dict[str, str]]:
     """Return Freesound id ("" for "Not found"), licence and uploader by file name; {} without a file."""
-    facts: dict[str, dict[str, str]] = {}
-    if not path.is_file():
-        return facts
-    for line, row in read_table(path, ["file_name", "sound_id", "license", "manufacturer"], "iso-8859-1"):
-        number = row["sound_id"].strip().removeprefix("Not found")
-        if number and not is_freesound_id(number):
-            raise DataError(f"{path}, line {line}: the sound_id {number[:40]!r} is no number, nor 'Not found'")
-        facts[row["file_name"]] = {"freesound_id": number, "licence": row["license"], "uploader": row["manufacturer"]}
+    facts = {}
+    if path.is_file():
+        for _, row in read_table(path, ["file_name", "sound_id", "license", "manufacturer"], "iso-8859-1"):
+            number = row["sound_id"].strip().removeprefix("Not found")
+            known = {"freesound_id": number, "licence": row["license"], "uploader": row["manufacturer"]}
+            facts[row["file_name"]] = known
     return facts
 
 

@@ -154,15 +154,18 @@ def get(
     makes = [command.format(**quoted) for command in published.make]
     steps = [step.format(**quoted) for step in published.steps]
     print(f"{name}: {published.licence}\n  size: {published.size}")
-    print(*(f"  {file.address}" for file in published.files), sep="\n")
+    for file in published.files:
+        print(f"  {file.address}")
     if published.record:
         print(f"  https://zenodo.org/records/{published.record}")
     if published.layout:
         print(f"  layout: {published.layout.format(**quoted)}")
     if dry_run:
-        print(*(f"  then: {step}" for step in [*(f"lbar data {command}" for command in makes), *steps]), sep="\n")
+        for step in [*(f"lbar data {command}" for command in makes), *steps]:
+            print(f"  then: {step}")
         return
     fetch_set(published, folder, mirror)
     for command in makes:
         context.find_root().command.main(shlex.split(command), standalone_mode=False, obj=True)
-    print(*(f"to do by hand: {step}" for step in steps), sep="\n")
+    for step in steps:
+        print(f"to do by hand: {step}")

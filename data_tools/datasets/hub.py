@@ -136,14 +136,12 @@ def hub(
         audio: Folder for the unpacked audio.
         caption: Column with the captions; default: a usual name.
         name: A column that names clips; repeat. Default: the file's.
-        source: Source of the clips, for their ids; default: the first folder's.
+        source: Source of the clips, for their ids; default: the name of AUDIO.
     """
     found = [file for given in paths for file in (sorted(given.rglob("*")) if given.is_dir() else [given])]
     files = [path for path in found if path.suffix in (".parquet", ".tar")]
     if not files:
         raise DataError(f"{paths[0]}: no .parquet or .tar file; download the data set first")
-    first = paths[0].absolute()
-    source = check_source(source or (first if first.is_dir() else first.parent).name)
-    clips = unpack(files, audio, source, caption, name or [])
+    clips = unpack(files, audio, check_source(source or audio.absolute().name), caption, name or [])
     write_manifest(out, clips)
     print(f"wrote {out}: {counted(len(clips), 'clip')} of {counted(len(files), 'file')}")

@@ -9,7 +9,15 @@ from typing import cast
 
 from data_tools.cli import Manifest, counted
 from data_tools.errors import DataError
-from data_tools.manifest import SPLITS, Split, audio_clip, check_caption, write_manifest
+from data_tools.manifest import (
+    SPLITS,
+    TEST_SPLITS,
+    VALIDATION_SPLITS,
+    Split,
+    audio_clip,
+    check_caption,
+    write_manifest,
+)
 from data_tools.names import check_source
 from data_tools.tables import read_table
 
@@ -28,7 +36,8 @@ def table(
 ) -> None:
     """Make a manifest from a table of audio files and captions.
 
-    All rows of one audio file become one clip; a.wav, ./a.wav and a link are one file.
+    All rows of one audio file become one clip; a.wav, ./a.wav and a link are one file. A file in several splits keeps
+    only its rows of one: test before validation before training.
 
     Args:
         table: Table of clips with a header, in UTF-8; its cells are separated by commas, semicolons or tabs.
@@ -43,8 +52,7 @@ def table(
     folder, source = folder or table.parent, check_source(name or table.stem)
     names: dict[str, str] = {}  # as the table has them, by the file
     ids: dict[str, str] = {}
-    texts: dict[str, list[str]] = {}
-    splits: dict[str, Split] = {}
+    texts: dict[str, dict[Split, list[str]]] = {}
     for line, row in read_table(table, [audio, *caption, *filter(None, [split_column, id_column])]):
         where = f"{table}, line {line}"
         if not row[audio].strip():
@@ -53,18 +61,16 @@ def table(
         row_split = cast(Split, row[split_column].strip()) if split_column else split
         if row_split not in SPLITS:
             raise DataError(f"{where}: unknown split {row_split[:40]!r}; use one of {', '.join(SPLITS)}")
-        if splits.setdefault(file, row_split) != row_split:
-            raise DataError(f"{where}: {file} is in the split {splits[file]} already; keep its rows of one split")
         filled = [column for column in caption if row[column].strip()] or caption[:1]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")
-        texts.setdefault(file, []).extend(row[column] for column in filled)
+        texts.setdefault(file, {}).setdefault(row_split, []).extend(row[column] for column in filled)
         if id_column and row[id_column].strip():
             ids[file] = row[id_column].strip()
-    clips = [
-        audio_clip(folder, file, source, splits[file], captions, freesound_id=ids.get(file))
-        for file, captions in texts.items()
-    ]
+    clips = []
+    for file, by_split in texts.items():
+        kept = max(by_split, key=lambda one: (one in TEST_SPLITS, one in VALIDATION_SPLITS))
+        clips.append(audio_clip(folder, file, source, kept, by_split[kept], freesound_id=ids.get(file)))
     missing = [clip.path for clip in clips if clip.seconds is None]
     if len(missing) == len(clips):
         raise DataError(f"{missing[0]}: no readable audio, nor any other file of the table; give the folder: --folder")

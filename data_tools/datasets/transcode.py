@@ -66,12 +66,14 @@ def transcode(
         raise DataError(f"--rate {rate}: {format} has no such rate ({error.error_string})") from None
     remove_parts(out)  # of a killed call
     with ThreadPoolExecutor() as pool:
-        results = pool.map(lambda clip: convert(clip, out, rate, format), clips)
-        found = list(each(results, "transcode", "clip", len(clips)))
-    made = [one for one in found if isinstance(one, Clip)]
-    errors = [one for one in found if isinstance(one, AudioError)]
-    print(*(f"left out: {error}" for error in errors), sep="\n", end="\n" if errors else "")
+        found = pool.map(lambda clip: convert(clip, out, rate, format), clips)
+        made = []
+        for one in each(found, "transcode", "clip", len(clips)):
+            if isinstance(one, Clip):
+                made.append(one)
+            else:
+                print(f"left out: {one}")
     write_manifest(out / "manifest.jsonl", made)
-    print(f"wrote {out / 'manifest.jsonl'}: {counted(len(made), 'clip')}, {len(errors)} left out")
-    if errors:
+    print(f"wrote {out / 'manifest.jsonl'}: {counted(len(made), 'clip')}, {len(clips) - len(made)} left out")
+    if len(made) < len(clips):
         raise typer.Exit(1)

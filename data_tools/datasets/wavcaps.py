@@ -86,6 +86,5 @@ def wavcaps(json: Path, *, out: Manifest, audio: Path | None = None, name: str =
     if not clips:
         raise DataError(f"{audio}: no audio of an allowed item of {json.name}; give its folder by --audio")
     write_manifest(out, clips.values())
-    freesound = sum(clip.freesound_id is not None for clip in clips.values())
     print(f"left out: {missing} without audio, {excluded} on exclusion lists")
-    print(f"wrote {out}: {counted(len(clips), 'clip')}, {freesound} with a Freesound id")
+    print(f"wrote {out}: {counted(len(clips), 'clip')}")

@@ -8,7 +8,6 @@ https://freesound.org/docs/api/overview.html: 60 requests per minute, 2,000 per 
 import json
 import logging
 import os
-import sqlite3
 import time
 from collections.abc import Sequence
 from http.client import HTTPException, HTTPResponse
@@ -17,14 +16,13 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPErrorProcessor, Request, build_opener
 
 from data_tools.errors import DataError
-from data_tools.freesound.store import PAGE_SIZE
+from data_tools.freesound.store import DAY, PAGE_SIZE, Store
 
 SITE = "https://freesound.org"
 FIELDS = "id,name,description,tags,username,license,gen_ai_preference,duration,previews"
 ATTEMPTS = 40  # of a search, with the waits below five to six hours
 LONGEST_WAIT = 600.0  # seconds between two attempts
 FAILURES = 4  # server errors in a row, after which it is asked whether one sound of the search is their cause
-DAY = 86_400.0
 IDLE = 60  # seconds without a byte after which a connection is given up
 
 log = logging.getLogger(__name__)
@@ -36,27 +34,6 @@ class RefusedError(DataError):
 
 class BrokenError(RefusedError):
     """A search that the server cannot answer, because it cannot describe one of the sounds."""
-
-
-class Limits:
-    """Counter of requests in the store, so that restarts share it."""
-
-    def __init__(self, database: sqlite3.Connection, per_minute: int = 60, per_day: int = 2000) -> None:
-        """Use the table of requests of a store."""
-        self._database, self._limits = database, ((per_minute, 60.0), (per_day, DAY))
-
-    def take(self) -> None:
-        """Wait until both limits allow another request, and count it."""
-        query = "SELECT at FROM requests WHERE at <= ? ORDER BY at DESC LIMIT 1 OFFSET ?"
-        for limit, span in self._limits:
-            row = self._database.execute(query, (time.time(), limit - 1)).fetchone()
-            if row and (wait := row[0] + span - time.time()) > 0:
-                if wait > 120:
-                    log.info("the daily limit is reached; continuing in %.1f h (you may stop the command)", wait / 3600)
-                time.sleep(wait)
-        with self._database:
-            self._database.execute("DELETE FROM requests WHERE at < ?", (time.time() - DAY,))
-            self._database.execute("INSERT INTO requests VALUES (?)", (time.time(),))
 
 
 class _AnyStatus(HTTPErrorProcessor):
@@ -76,9 +53,9 @@ class Api:
     sent to this address only, in a header; redirects are not followed.
     """
 
-    def __init__(self, limits: Limits, attempts: int = ATTEMPTS) -> None:
-        """Read the address and the key. Raises DataError as read_access does."""
-        self._limits, self._attempts = limits, attempts
+    def __init__(self, store: Store, per_minute: int = 60, per_day: int = 2000) -> None:
+        """Read the address and the key; the store counts requests. Raises DataError as read_access does."""
+        self._store, self._limits = store, ((per_minute, 60.0), (per_day, DAY))
         self.site, self._key = read_access()
 
     def count(self) -> tuple[int, int]:
@@ -112,7 +89,7 @@ class Api:
         """
         query = {"query": "", "fields": FIELDS, **parameters}
         failures = 0
-        for attempt in range(self._attempts):
+        for attempt in range(ATTEMPTS):
             status, content = self._get(query)
             detail = str(content.get("detail", ""))
             if status == 200 and isinstance(content.get("results"), list):
@@ -125,7 +102,7 @@ class Api:
             failures = failures + 1 if status == 500 and "overloaded" not in detail else 0
             if failures and failures % FAILURES == 0 and self._get({"query": "rain", "page_size": 1})[0] == 200:
                 raise BrokenError(f"{self.site} fails for this search")
-            if attempt + 1 < self._attempts:
+            if attempt + 1 < ATTEMPTS:
                 wait = 3600.0 if "/day" in detail else 60.0 if status == 429 else min(LONGEST_WAIT, 2.0**attempt)
                 log.info("%s: %s %s; next attempt in %.0f s", self.site, status or "no answer", detail, wait)
                 time.sleep(wait)
@@ -133,7 +110,7 @@ class Api:
 
     def _get(self, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Make one search; return its status (0: no answer) and its JSON content, {} for a page of HTML."""
-        self._limits.take()
+        self._store.take_request(self._limits)
         url = f"{self.site}/apiv2/search/?{urlencode(query)}"
         request = Request(url, headers={"Authorization": f"Token {self._key}"})
         try:

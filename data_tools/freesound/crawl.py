@@ -8,28 +8,22 @@ published late.
 """
 
 import logging
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from data_tools.cli import progress
 from data_tools.files import lock_of
-from data_tools.freesound.api import Api, Limits, read_access
+from data_tools.freesound.api import Api, read_access
 from data_tools.freesound.store import PAGE_SIZE, Store, open_store
 
 LATE = 40  # blocks before the newest one that a later crawl reads again: about a month of uploads
 FEW = 0.97  # share of the API's number of sounds, below which a crawl has missed some
 
 log = logging.getLogger(__name__)
-
-
-def ids_of(block: int) -> list[int]:
-    """Return the ids of a block: 150 of them, but 149 of block 0, since there is no id 0."""
-    return list(range(max(1, block * PAGE_SIZE), (block + 1) * PAGE_SIZE))
 
 
 def read_all(api: Api, store: Store, refresh: bool = False) -> None:
@@ -53,7 +47,7 @@ def read_all(api: Api, store: Store, refresh: bool = False) -> None:
     store.set_fact("count", count)
     with progress("crawl", newest + 1, "block", newest + 1 - len(blocks)) as bar:
         for block in blocks:
-            store.save(api.sounds(ids_of(block)), block)
+            store.save(api.sounds(range(block * PAGE_SIZE, (block + 1) * PAGE_SIZE)), block)
             bar.update()
     store.set_fact("newest", newest)
     if len(store) < FEW * count:
@@ -62,16 +56,16 @@ def read_all(api: Api, store: Store, refresh: bool = False) -> None:
 
 
 def try_one_block() -> None:
-    """Ask for one block, once, and print what the API answers."""
-    with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("CREATE TABLE requests (at)")
-        api = Api(Limits(database), attempts=1)
+    """Ask for one block, and print what the API answers."""
+    with TemporaryDirectory() as folder, open_store(Path(folder, "store"), create=True) as store:
+        api = Api(store)
         count, highest = api.count()
-        ids = ids_of(highest // PAGE_SIZE // 2)
-        found = api.sounds(ids)
+        first = highest // 2
+        found = api.sounds(range(first, first + PAGE_SIZE))
     print(f"{api.site} counts {count:,} sounds; the highest id is {highest:,}")
-    print(f"ids {ids[0]:,} to {ids[-1]:,}: {len(found)} of {len(ids)} are sounds")
-    print(*(f"  {sound['id']}  {sound['license']}  {sound['description'][:80]!r}" for sound in found[:3]), sep="\n")
+    print(f"ids from {first:,} on: {len(found)} of {PAGE_SIZE} are sounds")
+    for sound in found[:3]:
+        print(f"  {sound['id']}  {sound['license']}  {sound['description'][:80]!r}")
     print(f"a crawl takes about {highest // PAGE_SIZE:,} requests; nothing was stored")
 
 
@@ -98,7 +92,7 @@ def crawl(
         return
     store.parent.mkdir(parents=True, exist_ok=True)
     with lock_of(store), open_store(store, create=True) as opened:
-        read_all(Api(Limits(opened.database, per_minute, per_day)), opened, refresh)
+        read_all(Api(opened, per_minute, per_day), opened, refresh)
         print(f"{store}: {len(opened):,} sounds stored; the API counts {opened.fact('count'):,}")
 
 
@@ -112,7 +106,7 @@ def status(
     """
     with open_store(store) as opened:
         finished = ", all" if opened.fact("newest") is not None else ""
-        print(f"{len(opened):>8}  sounds stored; the API counts {opened.fact('count', 'an unknown number')}")
+        print(f"{len(opened):>8}  sounds stored; the API counts {opened.fact('count')}")
         print(f"{len(opened.blocks_read()):>8}  blocks of {PAGE_SIZE} ids read{finished}")
         for column in ("license", "gen_ai_preference"):
             print(f"\n{column}:")

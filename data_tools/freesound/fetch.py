@@ -19,8 +19,8 @@ from data_tools.cli import counted, each
 from data_tools.datasets.download import transfer
 from data_tools.errors import AudioError, DataError
 from data_tools.exclusion import Exclusions, read_exclusions
-from data_tools.files import lock_of, remove_parts, require_file, writing
-from data_tools.freesound.api import SITE, Api, Limits, read_access
+from data_tools.files import lock_of, remove_parts, writing
+from data_tools.freesound.api import SITE, Api, read_access
 from data_tools.freesound.store import PAGE_SIZE, Store, open_store
 from data_tools.manifest import audio_clip, write_manifest
 from data_tools.tables import read_table, write_table
@@ -76,7 +76,6 @@ _COLUMNS = "id, ifnull(name, ''), ifnull(username, ''), ifnull(license, ''), dur
 
 def read_scores(path: Path) -> list[tuple[float, int, str]]:
     """Return the score, id and text of each row of scores.csv, best score first. Raises DataError for bad rows."""
-    require_file(path, "make this file with lbar data classify")
     rows: dict[int, tuple[float, int, str]] = {}
     for line, row in read_table(path, ["freesound_id", "score", "text"]):
         try:
@@ -149,7 +148,11 @@ def fetch_sounds(sounds: Sequence[Sound], out: Path, rate: int) -> dict[int, str
         part = out / f".{sound.id}.{os.getpid()}.part"
         try:
             transfer(sound.preview or "", part)  # without the key
-            _convert(part, sound, out, rate)
+            wave = read_audio(part, rate)
+            if abs(len(wave) / rate - (sound.seconds or 0)) > TOLERANCE:
+                raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {sound.seconds} s as stated")
+            with writing(sound.file(out)) as file:
+                file.write(encoded(wave, rate, "FLAC", "PCM_16"))
         except DataError as error:
             lost[sound.id] = str(error).removeprefix(f"{part}: ")
         finally:
@@ -160,15 +163,6 @@ def fetch_sounds(sounds: Sequence[Sound], out: Path, rate: int) -> dict[int, str
         for _ in each(pool.map(work, missing), "fetch", "sound", len(missing)):
             pass
     return lost
-
-
-def _convert(part: Path, sound: Sound, out: Path, rate: int) -> None:
-    """Convert a preview to FLAC. Raises AudioError for another length than Freesound states."""
-    wave = read_audio(part, rate)
-    if abs(len(wave) / rate - (sound.seconds or 0)) > TOLERANCE:
-        raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {sound.seconds} s as stated")
-    with writing(sound.file(out)) as file:
-        file.write(encoded(wave, rate, "FLAC", "PCM_16"))
 
 
 def fetch(
@@ -210,18 +204,17 @@ def fetch(
         out.mkdir(parents=True, exist_ok=True)
         with lock_of(out):
             remove_parts(out)  # of a killed call
-            api = Api(Limits(opened.database))
+            api = Api(opened)
             sounds = choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
             lost = fetch_sounds(sounds, out, rate)
     write_table(out / "lost.csv", ["freesound_id", "why"], lost.items())
     changes = "preview (MP3), resampled, mono, as FLAC of 16 bit"  # as the licences require
     table, clips = [], []
-    for one in sounds:
-        if one.id not in lost:
-            name = one.file(out).name
-            table.append((name, one.title, one.uploader, one.licence, f"{SITE}/s/{one.id}/", changes))
-            facts = {"freesound_id": str(one.id), "licence": one.licence, "uploader": one.uploader}
-            clips.append(audio_clip(out, name, "freesound", "train", [one.caption], **facts))
+    for one in (sound for sound in sounds if sound.id not in lost):
+        name = one.file(out).name
+        table.append((name, one.title, one.uploader, one.licence, f"{SITE}/s/{one.id}/", changes))
+        facts = {"freesound_id": str(one.id), "licence": one.licence, "uploader": one.uploader}
+        clips.append(audio_clip(out, name, "freesound", "train", [one.caption], **facts))
     if not clips:
         raise DataError(f"{out}: no sound could be fetched ({counted(len(lost), 'sound')} in lost.csv)")
     write_table(out / "ATTRIBUTION.csv", ["file_name", "title", "uploader", "licence", "page", "changes"], table)

@@ -6,14 +6,17 @@ Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description fr
 """
 
 import json
+import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from data_tools.errors import DataError
 
+DAY = 86_400.0  # seconds
 PAGE_SIZE = 150  # ids in a block: the API's maximum of results
 COLUMNS = ("id", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration", "preview")
 _SCHEMA = f"""
@@ -22,6 +25,8 @@ CREATE TABLE IF NOT EXISTS blocks (block INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS facts (name PRIMARY KEY, value);
 CREATE TABLE IF NOT EXISTS requests (at);
 """
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -39,8 +44,9 @@ def open_store(path: Path, create: bool = False) -> Iterator["Store"]:
         raise DataError(f"{path}: no such store; make it with lbar data crawl {path}")
     try:
         with closing(sqlite3.connect(path, timeout=60)) as database:
-            database.execute("PRAGMA journal_mode = WAL")  # another process may read it
-            database.executescript(_SCHEMA)
+            if create:
+                database.execute("PRAGMA journal_mode = WAL")  # another process may read it
+                database.executescript(_SCHEMA)
             yield Store(database)
     except sqlite3.Error as error:
         raise DataError(f"{path}: not a usable store ({error}); free disk space, or name another file") from None
@@ -53,10 +59,10 @@ class Store:
         """Wrap an open database."""
         self.database = database
 
-    def fact(self, name: str, default: Any = None) -> Any:
+    def fact(self, name: str) -> Any:
         """Return a stored fact, such as the number of sounds on Freesound."""
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return row[0] if row else default
+        return row and row[0]
 
     def set_fact(self, name: str, value: float | None) -> None:
         """Store a fact."""
@@ -74,6 +80,22 @@ class Store:
             self.database.executemany(insert, map(_row, found))
             if block is not None:
                 self.database.execute("INSERT OR IGNORE INTO blocks (block) VALUES (?)", (block,))
+
+    def take_request(self, limits: Iterable[tuple[int, float]]) -> None:
+        """Wait until another request is allowed, and count it, so that restarts share the limits.
+
+        limits: Number of requests in each span, and the span in seconds, at most a day; rising.
+        """
+        query = "SELECT at FROM requests WHERE at <= ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+        for limit, span in limits:
+            row = self.database.execute(query, (time.time(), limit - 1)).fetchone()
+            if row and (wait := row[0] + span - time.time()) > 0:
+                if wait > 120:
+                    log.info("the daily limit is reached; continuing in %.1f h (you may stop the command)", wait / 3600)
+                time.sleep(wait)
+        with self.database:
+            self.database.execute("DELETE FROM requests WHERE at < ?", (time.time() - DAY,))
+            self.database.execute("INSERT INTO requests VALUES (?)", (time.time(),))
 
     def forget_blocks(self) -> None:
         """Note that all blocks are unread; the sounds stay."""

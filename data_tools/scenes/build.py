@@ -58,9 +58,9 @@ class Settings:
         seed: Decides all random choices.
         counts: Number of clips per split.
         held_out: Share of the wordings of sounds, and of the templates of captions, that only test splits use.
-        captions: "5" or "1" per clip, or "noisy" (one description in the style of uploaders); "" with moments.
+        captions: "5" or "1" per clip, or "noisy" (one description in the style of uploaders); "" for long recordings
+            with moments.
         recordings: SHA-256 of the table of labelled recordings; None: events are synthesised.
-        moments: Long recordings with moments, in place of scenes.
         seconds: Length of a clip.
         format: Version of the program that draws.
     """
@@ -71,7 +71,6 @@ class Settings:
     held_out: float = 0.0
     captions: str = "5"
     recordings: str | None = None
-    moments: bool = False
     seconds: float = SECONDS
     format: int = FORMAT
 
@@ -219,8 +218,8 @@ def claim(out: Path, settings: Settings) -> None:
         if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
             raise DataError(f"{out}: contains files but no scenes.json; choose a new or empty folder")
         write_json(path, wanted)
-    begun = read_json(path)
-    if changed := [key for key in wanted if not isinstance(begun, dict) or begun.get(key) != wanted[key]]:
+    begun = dict(read_json(path))
+    if changed := [key for key in wanted if begun.get(key) != wanted[key]]:
         raise DataError(f"{out}: was made with another {', '.join(changed)}; choose another folder or delete this one")
     remove_parts(out)
 
@@ -269,7 +268,6 @@ def scenes(
         held_out=held_out,
         captions="" if moments else captions,
         recordings=checksum(table_path(recordings)) if recordings else None,
-        moments=moments,
         seconds=60.0 if moments else SECONDS,
     )
     pools: dict[Split, Pool] = {

@@ -21,7 +21,7 @@ Option = TypeVar("Option")
 Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking dog"
 
 _TEXTS = parse_yaml(Path(__file__).with_name("phrases.yaml").read_bytes())
-TEMPLATES: dict[str, list[str]] = _TEXTS["templates"]
+TEMPLATES = _TEXTS["templates"]
 SOUNDS = _TEXTS["sounds"]  # by class: phrasings, one more of them for validation, tags
 
 

@@ -82,31 +82,28 @@ class TimedEvent(NamedTuple):
 
 def table_path(folder: Path) -> Path:
     """Return the path of the table of a folder in ESC-50's layout. Raises DataError if it is missing."""
-    for path in (folder / "meta" / "esc50.csv", folder / "esc50.csv", folder / "esc10.csv"):
+    for path in (folder / "meta" / "esc50.csv", folder / "esc10.csv"):
         if path.is_file():
             return path
     raise DataError(f"{folder}: not in ESC-50's layout, which needs meta/esc50.csv (or esc10.csv) and audio/")
 
 
-def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Recording]]:
+def read_recordings(folder: Path, folds: Sequence[str]) -> dict[str, list[Recording]]:
     """Return the recordings of the given folds by category, sorted.
 
     The table has filename or file_name, fold and category; author, clip_license and freesound_url are optional.
-    Raises DataError for a missing table or file.
+    Raises DataError for a missing table.
     """
-    path, wanted = table_path(folder), set(folds)
+    path = table_path(folder)
     rows = read_table(path, ["fold", "category"])
     column = "filename" if "filename" in rows[0][1] else "file_name"
     if column not in rows[0][1]:
         raise DataError(f"{path}: no column filename, only {', '.join(rows[0][1])}; add it")
     pool: dict[str, list[Recording]] = {}
-    for line, row in sorted(rows, key=lambda item: (item[1]["category"], item[1][column])):
-        if row["fold"] in wanted:
-            audio = folder / "audio" / row[column]
-            if not audio.is_file():
-                raise DataError(f"{path}, line {line}: {audio} is missing; add it or remove its row")
+    for row in sorted((row for _, row in rows), key=lambda row: (row["category"], row[column])):
+        if row["fold"] in folds:
             facts = (row.get(name, "") for name in ("author", "clip_license", "freesound_url"))
-            pool.setdefault(row["category"], []).append(Recording(audio, *facts))
+            pool.setdefault(row["category"], []).append(Recording(folder / "audio" / row[column], *facts))
     return pool
 
 

@@ -145,14 +145,14 @@ def find_data(recipe: schema.Recipe) -> Data:
 def _find(source: schema.Source) -> Found:
     if not Path(source.manifest).exists():
         return Found(expected=source.expected)
-    listed = read_manifest(source.manifest)
+    listed = read_manifest(Path(source.manifest))
     clips = [clip for clip in listed if clip.split == source.split]
     try:
         of_split(listed, source.split, source.manifest)
         if source.moments is None or not Path(source.moments).exists():
             return Found(clips)
         ids = {clip.id for clip in clips}
-        moments = [moment for moment in read_moments(source.moments, listed) if moment.clip in ids]
+        moments = [moment for moment in read_moments(Path(source.moments), listed) if moment.clip in ids]
         return Found(clips, moments, "" if moments else f"{source.moments} has no moment of the source's clips")
     except KitError as error:
         return Found(clips, None, str(error))

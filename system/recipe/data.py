@@ -99,7 +99,7 @@ def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | Non
         KitError: No audio of a source can be read, or moments or augmentation files do not fit the clips. What can be
             said without computing is said first.
     """
-    listed = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
+    listed = {path: read_manifest(Path(path)) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
     moments: dict[str, list[Moment]] = {}
     path_of: dict[str, str] = {}
@@ -111,7 +111,9 @@ def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | Non
                 raise KitError(f"data source {name}: {said}; make one of the manifests again with another --name")
         if source.moments:
             ids = {clip.id for clip in part}
-            moments[name] = [one for one in read_moments(source.moments, listed[source.manifest]) if one.clip in ids]
+            moments[name] = [
+                one for one in read_moments(Path(source.moments), listed[source.manifest]) if one.clip in ids
+            ]
             if not moments[name]:
                 raise KitError(f"data source {name}: {source.moments} has no moment of its clips; name their file")
         if few := few_clips(source, len(part)):

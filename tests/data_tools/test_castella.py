@@ -158,7 +158,7 @@ def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.Cap
     release(tmp_path / "castella.jsonl")  # no split in its name
     assert "no queries" in failure(capsys, *argv)
     release(tmp_path / "castella_val_release.jsonl")
-    assert "no VID.wav" in failure(capsys, *argv)
+    assert "no query is left" in failure(capsys, *argv)
     release(tmp_path / "clotho_val_release.jsonl")
     assert "both" in failure(capsys, *argv)
     (tmp_path / "clotho_val_release.jsonl").unlink()

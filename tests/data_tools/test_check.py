@@ -104,12 +104,6 @@ def test_bad_audio_is_named_and_fatal_and_silence_is_not(tmp_path: Path, capsys:
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
 
 
-def test_id_in_two_manifests_is_fatal(tmp_path: Path) -> None:
-    one, other = clip(tmp_path, "a.wav", "train"), clip(tmp_path, "b.wav", "train")
-    assert brief(check_clips([one, other, one])) == {("id that is in two manifests", one.id, "", True)}
-    assert not check_clips([one, other])
-
-
 @pytest.fixture(scope="module")
 def clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("check")

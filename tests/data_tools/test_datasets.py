@@ -91,9 +91,7 @@ def test_decomposed_unicode_file_names_are_matched(tmp_path: Path) -> None:
 
 def test_wanted_file_names_are_matched_to_names_on_disk_as_in_hand_made_cases() -> None:
     assert match_names(["a.wav", " a.wav"], ["a.wav", "  a.wav"]) == {"a.wav": "a.wav", " a.wav": "  a.wav"}
-    assert match_names(["a.wav", " a.wav"], ["a.wav"]) == {"a.wav": "a.wav"}
-    assert match_names([" a.wav", "  a.wav"], ["a.wav"]) == {}  # which of the two is it?
-    assert match_names(["a.wav"], [" a.wav", "a .wav"]) == {}
+    assert match_names([" a.wav", "b.wav"], ["a.wav"]) == {" a.wav": "a.wav"}
     blind = {
         "raindrops on metal: police background.wav": "raindrops on metal_police background.wav",
         "Intersection Wet : Metro Pass.wav": "Intersection Wet_Metro Pass.wav",
@@ -119,8 +117,6 @@ META_HEADER = ",".join(PUBLISHED)
         (CAPTIONS, b"file_name,caption_1\n ,dog\n", "line 2"),
         (CAPTIONS, b"file_name,caption_1\na.wav,dog,cat\n", "line 2: not 2 cells"),
         (METADATA, b"file_name,sound_id\na.wav,7\n", "license"),
-        (METADATA, f"{META_HEADER}\na.wav,k,x7,l,,me,CC0\n".encode(), "line 2: .*x7"),
-        (METADATA, f"{META_HEADER}\na.wav,k,{'9' * 19},l,,me,CC0\n".encode(), "line 2: .*9{19}"),
     ],
 )
 def test_invalid_clotho_tables_are_refused(

@@ -1,7 +1,6 @@
 """A crawl stores exactly the readable sounds, whatever happens, within the limits, and keeps its key."""
 
 import random
-import sqlite3
 import subprocess
 import sys
 import time
@@ -14,7 +13,8 @@ from sandboxes import FAST, Sandbox, falling_scores, served, stored, truth, writ
 from data_tools.__main__ import main
 from data_tools.freesound import api as api_module
 from data_tools.freesound import crawl as crawl_module
-from data_tools.freesound.api import Api, Limits, RefusedError
+from data_tools.freesound import store as store_module
+from data_tools.freesound.api import DAY, Api, RefusedError
 from data_tools.freesound.sandbox import KEY
 from data_tools.freesound.store import open_store
 
@@ -183,14 +183,8 @@ def test_search_that_the_server_refuses_for_one_id_is_an_error(tmp_path: Path, m
 
     monkeypatch.setenv("FREESOUND_API_KEY", "x")
     monkeypatch.setattr(Api, "_get", refuses)
-    with open_database(tmp_path) as database, pytest.raises(RefusedError):
-        Api(Limits(database)).sounds(list(range(1, 151)))
-
-
-def open_database(folder: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(folder / "limits.sqlite")
-    database.execute("CREATE TABLE IF NOT EXISTS requests (at REAL NOT NULL)")
-    return database
+    with open_store(tmp_path / "s.sqlite", create=True) as store, pytest.raises(RefusedError):
+        Api(store).sounds(list(range(1, 151)))
 
 
 def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,17 +194,15 @@ def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path: Path, monkeyp
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(api_module.time, "time", lambda: now[0])
-    monkeypatch.setattr(api_module.time, "sleep", sleep)
+    monkeypatch.setattr(store_module.time, "time", lambda: now[0])
+    monkeypatch.setattr(store_module.time, "sleep", sleep)
 
     def ask(count: int) -> None:
-        database = open_database(tmp_path)
-        limits = Limits(database, per_minute=6, per_day=40)
-        for _ in range(count):
-            limits.take()
-            sent.append(now[0])
-            now[0] += 1
-        database.close()
+        with open_store(tmp_path / "s.sqlite", create=True) as store:
+            for _ in range(count):
+                store.take_request(((6, 60.0), (40, DAY)))
+                sent.append(now[0])
+                now[0] += 1
 
     for count in (5, 30, 60):  # three starts of the command
         ask(count)

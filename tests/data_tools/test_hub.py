@@ -41,7 +41,7 @@ def test_parquet_rows_become_files_and_rows_of_a_clip_its_captions(tmp_path: Pat
     command = ["hub", str(tmp_path / "set"), "--audio", str(tmp_path / "audio"), "--out", str(tmp_path / "m.jsonl")]
     assert main(command) == 0
     clips = list(read_manifest(tmp_path / "m.jsonl"))
-    assert [clip.id for clip in clips] == ["set/test/0.flac", "set/test/1.flac"]
+    assert [clip.id for clip in clips] == ["audio/test/0.flac", "audio/test/1.flac"]
     assert [clip.captions for clip in clips] == [["noise 0", "noise 1"], ["noise 2", "noise 3"]]
     assert [Path(clip.path).read_bytes() for clip in clips] == SOUNDS[:2]
     assert [clip.seconds for clip in clips] == pytest.approx([0.2, 0.3])

@@ -66,9 +66,9 @@ def test_clip_paths_below_a_manifest_stay_valid_after_its_folder_moves(tmp_path:
 
 def test_relative_manifest_path_gives_absolute_clip_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_manifest("m.jsonl", [clip("a.wav", tmp_path)])
+    write_manifest(Path("m.jsonl"), [clip("a.wav", tmp_path)])
     assert json.loads(Path("m.jsonl").read_text())["path"] == "a.wav"
-    assert read_manifest("m.jsonl")[0].path == str(tmp_path / "a.wav")
+    assert read_manifest(Path("m.jsonl"))[0].path == str(tmp_path / "a.wav")
 
 
 def test_manifest_line_needs_only_id_path_and_captions(tmp_path: Path) -> None:

@@ -115,8 +115,7 @@ def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys
     silent = "file_name,fold,category\n" + "".join(f"{name}.wav,1,{name}\n" for name in "abc")
     table.write_text(silent)
     one = ("--development", 5, "--validation", 0, "--evaluation", 0, "--name", "x")
-    assert "esc10.csv, line 2: " in (output := failure(capsys, *argv, tmp_path, *one))
-    assert "a.wav is missing" in output
+    assert "no such audio file" in failure(capsys, *argv, tmp_path, *one)
     (tmp_path / "audio").mkdir()
     for name in "abc":
         soundfile.write(tmp_path / "audio" / f"{name}.wav", np.zeros(8000), SAMPLE_RATE)

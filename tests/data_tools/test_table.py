@@ -109,12 +109,15 @@ def linked(sounds: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["0.wav", *NAMES_OF_ONE_FILE[1:]])
-def test_audio_file_in_two_splits_of_a_table_is_refused(
+def test_audio_file_in_two_splits_of_a_table_stays_only_in_the_held_out_split(
     linked: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    text = f"file,caption,part\n0.wav,A dog,train\n{name.format(sounds=linked)},A cat,test\n"
-    status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
-    assert (status, "line 3" in output) == (1, True)
+    name = name.format(sounds=linked)
+    for first, second, kept in (("train", "test", 1), ("test", "val", 0), ("val", "development", 0)):
+        text = f"file,caption,part\n0.wav,A dog,{first}\n{name},A cat,{second}\n"
+        assert table(linked, capsys, text, "--caption", "caption", "--split-column", "part")[0] == 0
+        (clip,) = read_manifest(linked.parent / "m.jsonl")
+        assert (clip.split, clip.captions) == ((first, second)[kept], [("A dog", "A cat")[kept]])
 
 
 def test_table_rows_with_different_paths_of_one_file_become_one_clip(
