@@ -25,7 +25,6 @@ from data_tools.datasets.blind import folder_clips
 from data_tools.errors import DataError, KitError, kit_errors
 from data_tools.manifest import Clip, Query, audio_clip, of_split, read_manifest
 from data_tools.names import is_audio_name
-from data_tools.waves import as_files, is_path, sounds_of
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.compute.device import device_of
@@ -38,6 +37,7 @@ from system.ranking.embedding import embed_clips, embed_texts, vectors
 from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
 from system.runs.open import Trained, open_trained
+from system.waves import as_files, is_path, sounds_of
 
 # Q queries, C clips, N texts, D embedding
 

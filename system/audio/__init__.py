@@ -8,8 +8,8 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from data_tools.settings import by_kind, kinds_of
 from system.audio.base import ExpertSettings
+from system.kinds import by_kind, kinds_of
 
 KINDS = {  # kind: module
     "atst_frame": "system.audio.atst_frame",

@@ -4,7 +4,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from data_tools.settings import by_kind
+from system.kinds import by_kind
 from system.losses.terms import Term
 
 Loss: TypeAlias = Annotated[SerializeAsAny[Term], BeforeValidator(by_kind(Term))]

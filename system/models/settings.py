@@ -17,8 +17,9 @@ from pydantic import (
 
 from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
-from data_tools.settings import Strict, by_kind, mistakes
+from data_tools.settings import Strict, mistakes
 from system.audio.base import Needing
+from system.kinds import by_kind
 from system.models.audio import Audio, AudioEmbeddings
 from system.models.base import EncoderKind
 from system.models.published import published_model_settings

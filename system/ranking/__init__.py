@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from data_tools.settings import by_kind
+from system.kinds import by_kind
 from system.ranking.entries import RankBlind as RankBlind
 from system.ranking.entries import RankByCheckpoint as RankByCheckpoint
 from system.ranking.entries import RankByMean as RankByMean

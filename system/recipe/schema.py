@@ -18,9 +18,10 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from data_tools.errors import KitError
 from data_tools.manifest import Split
-from data_tools.settings import Name, Positive, Strict, kinds_of
+from data_tools.settings import Name, Positive, Strict
 from system.audio import KINDS, kind_class
 from system.batches.augment import Augment
+from system.kinds import kinds_of
 from system.losses import Loss
 from system.losses.cider import Cider
 from system.models.settings import RecipeModel

@@ -43,7 +43,7 @@ def frames(tmp_path: Path) -> Path:
         ({}, None),
         ({"values": 5}, "values"),
         ({"hop_seconds": 0.5}, "hop_seconds"),
-        ({"array": "other"}, "array"),
+        ({"array": "other"}, "other"),
     ],
 )
 def test_feature_files_that_do_not_fit_the_settings_are_one_mistake_in_the_plan(

@@ -57,6 +57,8 @@ def test_exported_model_ranks_like_its_run(
         "recipe.json",
         "model.json",
         "vocabulary.json",
+        "modules.json",
+        "config_sentence_transformers.json",
         "trained_on.csv",
         "README.md",
     }

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from data_tools.settings import by_kind
+from system.kinds import by_kind
 from system.models.audio.base import AudioSettings
 from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru

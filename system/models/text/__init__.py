@@ -4,7 +4,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from data_tools.settings import by_kind
+from system.kinds import by_kind
 from system.models.text.encoder import TextSettings
 from system.models.text.given import TextEmbeddings as TextEmbeddings
 from system.models.text.joint import Clap as Clap

@@ -1,0 +1,41 @@
+"""Settings of several kinds, which their key `kind` tells apart."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, get_args
+
+from pydantic_core import PydanticKnownError
+
+
+def kinds_of(base: Any) -> dict[str, Any]:
+    """Return the subclasses of `base` that exist by now, by the values of their key `kind`."""
+    found: dict[str, Any] = {}
+    for one in base.__subclasses__():
+        if "kind" in one.__annotations__:  # else settings that several kinds share
+            found |= dict.fromkeys(get_args(one.model_fields["kind"].annotation), one)
+        found |= kinds_of(one)
+    return found
+
+
+def by_kind(base: Any, modules: Mapping[str, str] | None = None) -> Callable[[Any], Any]:
+    """Return a pydantic validator that reads settings as the subclass of `base` that their key `kind` names.
+
+    Args:
+        modules: By kind, those that are imported when the kind is named.
+    """
+
+    def read(value: Any) -> Any:
+        if isinstance(value, base):
+            return value
+        if not isinstance(value, dict) or "kind" not in value:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        kind, known = value["kind"], dict.fromkeys([*(modules or ()), *kinds_of(base)])
+        if kind not in known:
+            expected = ", ".join(f"'{one}'" for one in known)
+            facts = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
+            raise PydanticKnownError("union_tag_invalid", facts)
+        if modules and kind in modules:
+            import_module(modules[kind])
+        return kinds_of(base)[kind].model_validate(value)
+
+    return read
