@@ -151,7 +151,6 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
         ("own", ["--fit", "validation"], "validation"),
         ("own", ["--split", "other"], "development"),
         ("own", ["--also", "clips", "--split", "evaluation", "--decode", "by=thresholds"], "overlap"),
-        ("own", ["--also", "own", "--split", "evaluation"], "model"),
         (
             "own",
             ["--split", "evaluation", "--fit", "other"],

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.recipe.load import RecipeError, load_recipe
+from system.recipe.load import load_recipe
 from system.runs import checkpoints
 
 RANK = "rank run audio blind.csv --out x.npy"
@@ -284,7 +284,7 @@ def test_setting_that_does_not_fit_is_refused_with_its_key(
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        (b"", "missing"),
+        (b"", "empty"),
         (b"- 1\n- 2\n", "mapping"),
         (b"a: [1", "YAML"),
         (b"\xff\xfe", "UTF-8"),
@@ -294,7 +294,7 @@ def test_setting_that_does_not_fit_is_refused_with_its_key(
 )
 def test_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, word: str) -> None:
     (tmp_path / "bad.yaml").write_bytes(content)
-    with pytest.raises(RecipeError, match=word):
+    with pytest.raises(KitError, match=word):
         load_recipe(tmp_path / "bad.yaml")
 
 
