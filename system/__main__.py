@@ -1,12 +1,11 @@
-"""The command line `lbar VERB ...`.
-
-`lbar data` and `lbar submit` are those of the other floors.
+"""The command line `lbar VERB ...`; `lbar data` and `lbar submit` are those of the other floors.
 
 A verb's docstring is its help; what it needs is imported when it runs, so that the help imports no torch.
 """
 
 import json
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -154,8 +153,6 @@ def rank(
     if score:
         print(*evaluate(load_model(model, device, cache, changes), audio, split, queries).lines(), sep="\n")
         return
-    if out is None:
-        raise KitError("--out is missing; name the file to write, or print metrics with --score")
     rank_files(lambda: load_model(model, device, cache, changes), audio, queries, split, out, top, allow_unknown)
 
 
@@ -193,11 +190,9 @@ def locate(
     from system.ranking.windows import Sliding
     from system.retriever import load_model
 
-    locate_files(
-        [model, *also],
-        lambda one: load_model(one, device, cache, changes),
-        audio, moments, split, fit, out, Sliding(piece, hop), decode, allow_unknown,
-    )  # fmt: skip
+    opened = partial(load_model, device=device, cache=cache, changes=changes)
+    slide = Sliding(piece, hop)
+    locate_files([model, *also], opened, audio, moments, split, fit, out, slide, decode, allow_unknown)
 
 
 def search(
@@ -222,8 +217,6 @@ def search(
     from system.experiments.rank import print_found
     from system.retriever import list_clips, load_model
 
-    if not all(text.strip() for text in queries):
-        raise KitError("a query is empty; describe a sound, or leave it out")
     listed = list_clips(audio, split)
     retriever = load_model(model, device, cache, changes)
     if not print_found(retriever, retriever.open(*listed), queries, top, as_json):

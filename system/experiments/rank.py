@@ -38,7 +38,7 @@ def rank_files(
     audio: Path,
     queries: Path | None,
     split: str | None,
-    out: Path,
+    out: Path | None,
     top: int | None = None,
     allow_unknown: bool = False,
 ) -> None:
@@ -51,6 +51,8 @@ def rank_files(
         open_model: Opens the model, after the files have been read.
         queries: Captions (.csv, .txt); None: those of the clips.
     """
+    if out is None:
+        raise KitError("--out is missing; name the file to write, or print metrics with --score")
     if top is None and out.suffix != ".npy":
         hint = "; for ranked lists (.csv) add --top K" if out.suffix == ".csv" else ""
         raise KitError(f"--out {out}: the name of a score matrix must end in .npy{hint}")
@@ -177,6 +179,8 @@ def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int
 
     Returns whether the model knows a word of every text.
     """
+    if not all(text.strip() for text in texts):
+        raise KitError("a query is empty; describe a sound, or leave it out")
     unknown = retriever.model.text.without_known_words(texts)
     known = [text for text in texts if text not in unknown]
     hits = dict(zip(known, retriever.search(known, pool, top) if known else (), strict=True))
