@@ -196,7 +196,7 @@ def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, 
 
 
 def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path, tmp_path: Path) -> None:
-    steps = guide(root / "data_tools/EXTENDING.md", "## A data set")
+    steps = guide(root / "data_tools/README.md", "## A data set of your own")
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
     assert "meta/esc50.csv" in run(copy, "data_tools", "esc50", "--help")

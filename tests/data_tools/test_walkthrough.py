@@ -1,4 +1,4 @@
-"""The walkthrough of data_tools/FREESOUND.md runs as written."""
+"""The walkthrough of data_tools/README.md runs as written."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from data_tools.manifest import read_manifest
 
 @pytest.mark.slow
 def test_commands_of_the_freesound_guide_run_as_written(root: Path, tmp_path: Path) -> None:
-    section = (root / "data_tools/FREESOUND.md").read_text().partition("# More data from Freesound")[2]
+    section = (root / "data_tools/README.md").read_text().partition("# More data from Freesound")[2]
     script = blocks(section, "sh")[0]
     assert script.count("lbar data") == 8
     path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(root)}
