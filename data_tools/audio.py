@@ -39,6 +39,7 @@ END = 1 << 62  # after the last sample
 MAX_PEAK = 2.0**32  # full scale is 1; higher values are not sound
 SHORTEST = 0.01  # seconds: a shorter file is at most a click
 STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
+FULL_NOTE = 2047  # characters of libsndfile's note: it has room for no more
 _CUT = re.compile(r"(?:data|SSND) : (\d+) \(should be (\d+)\)")  # libsndfile's note on a cut WAV or AIFF file
 _SOUNDFILE = (b"RIFF", b"RF64", b"FORM", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
 # kaiser_best of resampy up to 0.2.2
@@ -291,6 +292,8 @@ def _opened(path: Path | str) -> Iterator[_Open]:
                 cut = _CUT.search(file.extra_info)
                 if cut and int(cut[1]) < STREAMED:
                     raise AudioError(f"{path}: cut, {int(cut[1]) - int(cut[2]):,} bytes are missing; copy it again")
+                if len(file.extra_info) >= FULL_NOTE and _is_shorter_than_stated(Path(path)):
+                    raise AudioError(f"{path}: cut; copy it again")
                 if not 0 < file.frames < MAX_STATED:
                     raise AudioError(f"{path}: contains no samples, or states no length; export it again")
                 seconds = file.frames / file.samplerate
@@ -310,3 +313,11 @@ def _opened(path: Path | str) -> Iterator[_Open]:
         raise AudioError(f"{path}: cannot be decoded ({reason}); copy it again") from None
     except OSError as error:
         raise located(error, error.filename or path) from error
+
+
+def _is_shorter_than_stated(path: Path) -> bool:
+    """Return whether a WAV or AIFF file has fewer bytes than its first chunk states."""
+    with path.open("rb") as file:
+        kind, size = file.read(4), file.read(4)
+    stated = int.from_bytes(size, "big" if kind == b"FORM" else "little")
+    return kind in (b"RIFF", b"FORM") and path.stat().st_size < stated + 8 < STREAMED

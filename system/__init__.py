@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from data_tools.errors import KitError as KitError
+    from system.bridges.export import export_run as export_run
     from system.experiments.rank import evaluate as evaluate
     from system.python import run_recipe as run_recipe
     from system.retriever import Retriever as Retriever
@@ -16,12 +18,18 @@ if TYPE_CHECKING:
     from system.runs.overview import table_of_runs as table_of_runs
 
 _PLACES = {
+    "KitError": "data_tools.errors",
     "evaluate": "system.experiments.rank",
+    "export_run": "system.bridges.export",
     "run_recipe": "system.python",
     "Retriever": "system.retriever",
     "load_model": "system.retriever",
     "table_of_runs": "system.runs.overview",
 }
+
+
+def __dir__() -> list[str]:
+    return list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:

@@ -147,11 +147,12 @@ def rank(
         top: Only each query's K best clips.
         score: Print the metrics; no file is written.
     """
-    from system.experiments.rank import evaluate, rank_files
+    from system.experiments.rank import evaluate, rank_files, require_alone
     from system.retriever import load_model
 
     if score:
-        print(*evaluate(load_model(model, device, cache, changes), audio, split, queries).lines(), sep="\n")
+        require_alone(queries, out)
+        print(*evaluate(load_model(model, device, cache, changes), audio, split).lines(), sep="\n")
         return
     rank_files(lambda: load_model(model, device, cache, changes), audio, queries, split, out, top, allow_unknown)
 
@@ -190,8 +191,7 @@ def locate(
     from system.ranking.windows import Sliding
     from system.retriever import load_model
 
-    opened = partial(load_model, device=device, cache=cache, changes=changes)
-    slide = Sliding(piece, hop)
+    opened, slide = partial(load_model, device=device, cache=cache, changes=changes), Sliding(piece, hop)
     locate_files([model, *also], opened, audio, moments, split, fit, out, slide, decode, allow_unknown)
 
 

@@ -30,7 +30,7 @@ def by_kind(base: Any, modules: Mapping[str, str] | None = None) -> Callable[[An
         if not isinstance(value, dict) or "kind" not in value:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
         kind, known = value["kind"], dict.fromkeys([*(modules or ()), *kinds_of(base)])
-        if kind not in known:
+        if not isinstance(kind, str) or kind not in known:
             expected = ", ".join(f"'{one}'" for one in known)
             facts = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             raise PydanticKnownError("union_tag_invalid", facts)

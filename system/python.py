@@ -1,5 +1,6 @@
 """Recipes from Python: what `lbar run` does."""
 
+import logging
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -29,6 +30,8 @@ def run_recipe(
         name: Of the run's folder in `runs`; None: NAME_sSEED of the recipe.
         device: cuda, cuda:1, mps or cpu; None: CUDA if the machine has a GPU, else the CPU.
     """
+    for floor in ("data_tools", "submission", "system"):  # for the run's log.txt
+        logging.getLogger(floor).setLevel(logging.INFO)
     loaded = load_recipe(Path(recipe), [as_change(key, value) for key, value in (changes or {}).items()])
     out = Path(runs) / name if name else None
     return run.run_recipe(loaded, Path(runs), out, device_of(device) if device else None)

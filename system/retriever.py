@@ -29,7 +29,7 @@ from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.compute.device import device_of
 from system.features.extract import Features, build_features, warn_of_other_lengths
-from system.models.embeddings import Embedded, Embeddings, Units
+from system.models.embeddings import Embedded, Embeddings, Units, are_units
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, join_embeddings, require_readable
@@ -97,7 +97,7 @@ class Retriever:
             features: Frames of all clips, if they are known; nothing is cached then.
         """
         self.model, self.recipe, self.facts, self.folder = trained.model, trained.recipe, trained.facts, trained.folder
-        self._trained, self._cache, self._features = trained, cache, features
+        self._trained, self._cache, self._features, self._banks = trained, cache, features, Path(trained.recipe.banks)
 
     def __repr__(self) -> str:
         """Name the model, its checkpoint, the values per embedding and the device."""
@@ -134,8 +134,12 @@ class Retriever:
         return self._vectors(embed_texts(self.model, texts), normalize)
 
     @kit_errors
-    def encode_audio(self, audio: Any, rate: int | None = None, normalize: bool | None = None) -> np.ndarray:
+    def encode_audio(
+        self, audio: Any, rate: int | None = None, normalize: bool | None = None, split: str | None = None
+    ) -> np.ndarray:
         """Embed sounds: (C, D) float32. Raises KitError for a broken file.
+
+        The rows are in the order of the list, of the manifest's lines, or of a folder's sorted file names.
 
         Args:
             audio: A folder with its subfolders, or a manifest (.jsonl). Or a sound or a list of sounds: files, clips,
@@ -143,10 +147,11 @@ class Retriever:
                 signed integers; or the dicts or decoders of a Hugging Face data set.
             rate: Sample rate of arrays, in Hz.
             normalize: As for texts.
+            split: Of a manifest; None: all.
         """
         sounds = sounds_of(audio)
         if all(is_path(one) or isinstance(one, Clip) for one in sounds):
-            return self._vectors(self._embed(list_clips(audio if is_path(audio) else sounds).clips), normalize)
+            return self._vectors(self._embed(list_clips(audio if is_path(audio) else sounds, split).clips), normalize)
         return np.concatenate([self._vectors(clips, normalize) for clips in self._embed_sounds(sounds, rate)])
 
     def _embed(self, clips: Sequence[Clip]) -> Embeddings:
@@ -156,16 +161,21 @@ class Retriever:
         return pool.embedded.rows([rows[clip.id] for clip in clips])
 
     def _embed_sounds(self, sounds: Sequence[Any], rate: int | None = None) -> Iterator[Embeddings]:
-        """Yield the embeddings of blocks of sounds in any form; the cache does not keep them."""
+        """Yield the embeddings of blocks of sounds in any form, of which nothing is stored."""
         for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
                 block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
                 clips = list_clips(as_files(block, rate, Path(folder))).clips
-                yield Retriever(self._trained, Path(folder))._embed(clips)
+                other = Retriever(self._trained, Path(folder))
+                other._banks = Path(folder)
+                yield other._embed(clips)
 
     @kit_errors
-    def score_sounds(self, texts: Texts, sounds: Sequence[Any], rate: int | None = None) -> np.ndarray:
+    def score_sounds(self, texts: Texts, sounds: Any, rate: int | None = None) -> np.ndarray:
         """Score texts against sounds in any form, with any score: (N, C), higher is better."""
+        sounds = [clip.path for clip in list_clips(sounds).clips] if is_path(sounds) else sounds
+        if not len(sounds):
+            raise KitError("the list of sounds is empty; give at least one")
         captions = embed_texts(self.model, _to_texts(texts))
         found = [list(self.model.score_blocks(captions, clips)) for clips in self._embed_sounds(sounds, rate)]
         return np.concatenate([np.concatenate(blocks) for blocks in found], axis=1)
@@ -179,8 +189,10 @@ class Retriever:
 
         The embeddings are as the encoders return them by default.
         """
-        pair = [torch.as_tensor(one, device=self.model.device) for one in (texts, clips)]
-        captions, sounds = map(Units if self.model.unit_length and all(map(_are_units, pair)) else Embedded, pair)
+        pair = [torch.as_tensor(one, dtype=torch.float32, device=self.model.device) for one in (texts, clips)]
+        if any(one.ndim != 2 or one.shape[1] != self.dim or not bool(one.isfinite().all()) for one in pair):
+            raise KitError(f"embeddings must be finite, of shape (number, {self.dim}), as the model returns them")
+        captions, sounds = map(Units if self.model.unit_length and all(map(are_units, pair)) else Embedded, pair)
         with torch.inference_mode():
             return self.model.score_matrix(captions, sounds)
 
@@ -195,6 +207,8 @@ class Retriever:
             offset: Number of best clips to leave out.
         """
         texts = _to_texts(texts)
+        if top < 1:
+            raise KitError(f"top is {top}; give at least 1")
         if not isinstance(audio, Pool) and not all(is_path(one) or isinstance(one, Clip) for one in sounds_of(audio)):
             raise KitError("search needs audio files, not waves; write the waves to files, or compare embeddings")
         if unknown := self.model.text.without_known_words(texts):
@@ -315,10 +329,6 @@ class Retriever:
     def _frames(self, clips: Sequence[Clip]) -> Features:
         return build_features(clips, dict(self.recipe.model.audio.experts), self._banks, device=self.model.device)
 
-    @property
-    def _banks(self) -> Path:
-        return Path(self.recipe.banks)
-
     @cached_property
     def cache(self) -> Path:
         """Folder of cached embeddings."""
@@ -356,14 +366,10 @@ def _clip_of(path: Path) -> Clip:
     return audio_clip(Path(path.anchor), name, "files", "blind", [])
 
 
-def _are_units(values: torch.Tensor) -> bool:
-    """Return whether vectors have length 1 already; scaling them again would change their last digits."""
-    lengths = values.norm(dim=-1)
-    return bool((((lengths - 1).abs() < 1e-5) | (lengths == 0)).all())
-
-
 def _to_texts(texts: Texts) -> list[str]:
     found = [texts] if isinstance(texts, str) else list(texts)
+    if not all(isinstance(text, str) for text in found):
+        raise KitError("a text is no str; leave out what is empty, or convert it")
     if not found:
         raise KitError("the list of texts is empty; give at least one text")
     return found

@@ -39,7 +39,7 @@ def _as_file(sound: Any, rate: int | None, place: Path) -> Path:
         return Path(sound)
     if hasattr(sound, "get_all_samples"):  # a decoder of torchcodec
         samples = sound.get_all_samples()
-        return _write_wave(samples.data, samples.sample_rate, place)
+        return _write_wave(samples.data.T, samples.sample_rate, place)
     if isinstance(sound, dict) and "array" in sound:
         return _write_wave(sound["array"], sound.get("sampling_rate"), place)
     if isinstance(sound, dict) and (sound.get("bytes") or sound.get("path")):
@@ -67,9 +67,9 @@ def _write_wave(samples: Any, rate: Any, place: Path) -> Path:
     wave = np.asarray(samples.detach().cpu() if hasattr(samples, "detach") else samples)
     wave = wave[0] if wave.ndim == 2 and len(wave) == 1 else wave
     if wave.dtype.kind not in "fi" or wave.ndim not in (1, 2) or not wave.size or wave.shape[-1] > len(wave):
-        raise KitError(f"a wave has shape {wave.shape} and type {wave.dtype}; give (samples,) or (samples, channels)")
+        raise KitError(f"a wave has shape {wave.shape} and type {wave.dtype}; give (samples,), several in a list")
     if not isinstance(rate, Integral) or not 1000 <= int(rate) <= 768_000:
-        raise KitError(f"the rate of a wave is {rate!r}; give a whole number from 1,000 to 768,000 Hz")
+        raise KitError(f"the rate of a wave is {rate!r}; give rate=, or sampling_rate in a dict, in Hz")
     if wave.dtype.kind == "i":
         wave = wave / -float(np.iinfo(wave.dtype).min)
     with np.errstate(over="ignore"):

@@ -166,6 +166,7 @@ def get(
         return
     fetch_set(published, folder, mirror)
     for command in makes:
-        context.find_root().command.main(shlex.split(command), standalone_mode=False, obj=True)
+        if status := context.find_root().command.main(shlex.split(command), standalone_mode=False, obj=True):
+            raise typer.Exit(status)  # of Ctrl-C
     for step in steps:
         print(f"to do by hand: {step}")

@@ -8,6 +8,7 @@ https://freesound.org/docs/api/overview.html: 60 requests per minute, 2,000 per 
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Sequence
 from http.client import HTTPException, HTTPResponse
@@ -115,12 +116,14 @@ class Api:
         request = Request(url, headers={"Authorization": f"Token {self._key}"})
         try:
             with build_opener(_AnyStatus).open(request, timeout=IDLE) as answer:
-                content = json.loads(answer.read())
-        except ValueError:  # a page of HTML
-            content = None
+                status, text = answer.status, answer.read()
         except (HTTPException, OSError):
             return 0, {}
-        return answer.status, content if isinstance(content, dict) else {}
+        try:
+            content = json.loads(text)
+        except ValueError:  # a page of HTML
+            content = None
+        return status, content if isinstance(content, dict) else {}
 
 
 def read_access() -> tuple[str, str]:
@@ -128,6 +131,6 @@ def read_access() -> tuple[str, str]:
     site, key = os.environ.get("FREESOUND_API") or SITE, os.environ.get("FREESOUND_API_KEY", "").strip()
     if site != SITE and urlsplit(site).hostname not in ("127.0.0.1", "localhost"):
         raise DataError(f"FREESOUND_API: the key is sent to {SITE}, or to an address of this machine only")
-    if not key:
-        raise DataError("no API key; get one at freesound.org/apiv2/apply, and set FREESOUND_API_KEY to it")
+    if not re.fullmatch("[!-~]+", key):
+        raise DataError("no API key; get one at freesound.org/apiv2/apply, and set FREESOUND_API_KEY to its characters")
     return site, key

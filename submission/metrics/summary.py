@@ -84,6 +84,10 @@ class Summary:
     by_length: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Name the metrics and the number of queries."""
+        return f"Summary({self.values}, {len(self.queries.texts)} queries)"
+
     @property
     def of_moments(self) -> bool:
         """Whether the system finds moments."""

@@ -13,6 +13,7 @@ README.md                a model card for the Hugging Face hub
 """
 
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from data_tools.files import replacing_folder, write_json, write_text
 from system.bridges.hub import model_card
 from system.bridges.sentence_transformer import write_module
 from system.ranking.entries import RankHubCorrected
-from system.recipe.imports import keep_imports
+from system.recipe.imports import imported_files, keep_imports
 from system.recipe.load import text_of
 from system.runs.checkpoints import as_os_errors, save_weights
 from system.runs.folder import TRAINED_ON
@@ -32,10 +33,10 @@ from system.runs.open import Trained, open_trained
 log = logging.getLogger(__name__)
 
 
-def export_run(run: Path, out: Path) -> None:
+def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
     """Write the model of a run to a new folder."""
-    trained = open_trained(run, device=torch.device("cpu"))
-    export_model(trained, out)
+    trained = open_trained(Path(run), device=torch.device("cpu"))
+    export_model(trained, Path(out))
     if corrected := [name for name, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
         log.warning(
             "the exported model lacks the hub correction of %s, which needs captions of the recipe; it works with %s",
@@ -63,7 +64,7 @@ def export_model(trained: Trained, out: Path) -> None:
             trained.model.text.save_assets(folder)
             trained.model.audio.save_assets(folder)
         write_text(folder / "recipe.json", text_of(trained.recipe))
-        keep_imports(trained.recipe, folder, trained.folder)
+        keep_imports(imported_files(trained.recipe.imports, trained.folder), folder)
         save_weights(trained.model.state_dict(), folder / "model.safetensors")
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)

@@ -30,7 +30,7 @@ from system import load_model
 from sentence_transformers import SentenceTransformer
 
 model = load_model("{folder}")
-model = SentenceTransformer("{folder}", trust_remote_code=True)  # where lbar-kit is installed
+encoder = SentenceTransformer("{folder}", trust_remote_code=True)  # where lbar-kit is installed
 ```
 """
 
@@ -42,7 +42,7 @@ def push_folder(folder: Path, name: str) -> str:
         HfApi().upload_folder(folder_path=folder, repo_id=name, commit_message="Upload a model of lbar-kit")
     except Exception as error:  # of the hub, the network, or a missing login: each library has its own
         said = f"{folder} is exported, but not uploaded to {name}: {first_line(error)}"
-        raise KitError(f"{said}; `hf auth login` stores a token") from error
+        raise KitError(f"{said}; `hf auth login` stores a token, `hf upload {name} {folder}` tries again") from error
     return str(place)
 
 

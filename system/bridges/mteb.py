@@ -11,6 +11,7 @@ import numpy as np
 from datasets import Audio, Dataset
 from mteb.models import ModelMeta
 
+from system.audio.checkpoint import weights_sha256
 from system.retriever import Retriever
 
 
@@ -19,7 +20,7 @@ class MtebModel:
 
     def __init__(self, model: Retriever) -> None:
         self.model = model
-        facts = {"name": f"lbar-kit/{model.folder.name}", "revision": model.facts.checkpoint}
+        facts = {"name": f"lbar-kit/{model.folder.name}", "revision": weights_sha256(model.model)[:12]}
         self.mteb_model_meta = ModelMeta.create_empty(overwrites=facts | {"modalities": ["text", "audio"]})
 
     def index(self, corpus: Dataset, **kwargs: Any) -> None:

@@ -2,7 +2,7 @@
 
     SentenceTransformer("my_model", trust_remote_code=True)  # an exported model, where the kit is installed
 
-The library asks for trust_remote_code for each module that is not its own; no code is downloaded.
+The library asks for trust_remote_code for each module that is not its own.
 """
 
 from pathlib import Path
@@ -16,11 +16,12 @@ from sentence_transformers.util import load_dir_path
 
 from data_tools.errors import KitError
 from data_tools.files import write_json
+from data_tools.names import is_audio_name
 from system.retriever import Retriever, load_model
 
 
 class RetrieverModule(InputModule):  # type: ignore[misc]
-    """Texts or sounds, as `Retriever` reads them, -> embeddings. Arrays of samples have the model's `sampling_rate`."""
+    """Texts or sounds, in the library's forms, -> embeddings. Arrays of samples have the model's `sampling_rate`."""
 
     def __init__(self, retriever: Retriever) -> None:
         super().__init__()
@@ -38,6 +39,8 @@ class RetrieverModule(InputModule):  # type: ignore[misc]
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Return the texts or the sounds of a batch."""
         kind = str(infer_batch_modality(inputs, supported_modalities=self.modalities))
+        if absent := [one for one in inputs if kind == "text" and isinstance(one, str) and is_audio_name(one)]:
+            raise KitError(f"{absent[0]}: no such audio file; correct the path")
         return {kind: [one[kind] if isinstance(one, dict) and kind in one else one for one in inputs]}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -79,12 +79,17 @@ def rank_files(
     print(f"wrote {out}: {counted(len(asked), 'query')} x {size}{counted(len(pool.clips), 'clip')}")
 
 
+def require_alone(queries: Path | None, out: Path | None) -> None:
+    """Refuse what --score does not use: queries and an output."""
+    if queries or out:
+        raise KitError("--score ranks the clips for their own captions, and writes no file; leave out the rest")
+
+
 @kit_errors
 def evaluate(
     model: Retriever | str | PathLike[str],
     audio: str | PathLike[str],
     split: str | None = None,
-    queries: str | PathLike[str] | None = None,
 ) -> Summary:
     """Rank the clips of a manifest for their captions, and return the metrics that `lbar submit score` prints.
 
@@ -94,9 +99,8 @@ def evaluate(
         model: An open one, or what `load_model` opens.
         audio: A manifest (.jsonl), or a folder.
         split: Of the manifest; None: all.
-        queries: Captions (.csv); None: those of the clips.
     """
-    listed, asked = _listed(Path(audio), Path(queries) if queries else None, split)
+    listed, asked = _listed(Path(audio), None, split)
     retriever = model if isinstance(model, Retriever) else load_model(model)
     matrix = retriever.matrix(asked, _pool(retriever, listed, asked, False))
     edition = EDITIONS.get(retriever.facts.edition or "")  # of moments: none

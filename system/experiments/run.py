@@ -70,11 +70,9 @@ def run_recipe(
             data = load_data(recipe, device=device)
             model = _prepare(loaded, run, data, device or device_of())
             relevance = training_relevance(recipe, data)
-        blind: dict[str, RankedSet] = {}
-        if is_first():
-            blind = open_blind_sets(recipe, model.device)
-            require_rankable(recipe, data, model, run, blind)
-        on_first(lambda: None)  # errors of ranking are found before the training
+        blind: dict[str, RankedSet] = {}  # of the first process; errors of ranking are found before the training
+        on_first(lambda: blind.update(open_blind_sets(recipe, model.device)))
+        on_first(lambda: require_rankable(recipe, data, model, run, blind))
         train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run, profile))
         if is_first() and until == "results":
             run.result.unlink(missing_ok=True)  # its entries change now

@@ -87,6 +87,12 @@ class Units(Embedded):
     """Vectors (B, D), each of length 1 or 0."""
 
 
+def are_units(values: Tensor) -> bool:
+    """Return whether vectors have length 1 already; scaling them again would change their last digits."""
+    lengths = values.norm(dim=-1)
+    return bool((((lengths - 1).abs() < 1e-5) | (lengths == 0)).all())
+
+
 def prepare_for_scoring(clips: Embeddings) -> Embeddings:
     """Scale vectors to length 1 once, for many queries; series are unchanged."""
     return clips if clips.lengths is not None else Units(unit_vectors(clips))

@@ -41,7 +41,11 @@ def cache_folder(folder: Path | None = None) -> Path:
 
     By default lbar-kit in the user's cache directory.
     """
-    folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lbar-kit"
+    if folder is None:
+        try:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lbar-kit"
+        except RuntimeError:
+            raise KitError("this user has no home folder; name a folder with --cache") from None
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

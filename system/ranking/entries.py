@@ -144,7 +144,7 @@ class RankBlind(ByOneModel):
 
     kind: Literal["blind"]
     audio: str  # folder of the clips, or a manifest (.jsonl)
-    queries: str  # table with a column caption (.csv), or queries (.jsonl)
+    queries: str  # table with a column caption (.csv)
     edition: EditionKey  # challenge year; it decides the file
 
     @property

@@ -3,56 +3,60 @@
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 from data_tools.errors import first_line
 from data_tools.files import replacing
 from data_tools.settings import Keys
-from system.recipe import schema
-from system.recipe.rules import child
 
 
-def import_kinds(path: Path, recipe: Any) -> Iterator[tuple[Keys, str]]:
-    """Run the Python files that a recipe imports; yield the mistakes.
-
-    Args:
-        path: Of the recipe. The settings of a run or an export (.json) have copies of the files beside them.
-        recipe: Its document.
-    """
-    for number, name in enumerate(names if isinstance(names := child(recipe, "imports"), list) else []):
+def import_kinds(files: Sequence[Path]) -> Iterator[tuple[Keys, str]]:
+    """Run the Python files that a recipe imports; yield the mistakes."""
+    for number, file in enumerate(files):
         try:
-            _import_file(_kept(path.parent, name) if path.suffix == ".json" else Path(name))
-        except Exception as error:  # whatever the user's code raises
-            yield ("imports", number), f"{name} cannot be imported: {type(error).__name__}: {first_line(error)}"
+            _import_file(file)
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            yield ("imports", number), f"{file} cannot be imported: {type(error).__name__}: {first_line(error)}"
 
 
 def _import_file(path: Path) -> None:
     """Run a Python file, unless a file of the same content was run before."""
     module = f"imported_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
-    if module not in sys.modules and (spec := spec_from_file_location(module, path)) and spec.loader:
-        sys.modules[module] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[module])
-        except BaseException:
-            del sys.modules[module]
-            raise
+    if module in sys.modules:
+        return
+    spec = spec_from_file_location(module, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("the file's name must end in .py")
+    sys.modules[module] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules[module])
+    except BaseException:
+        del sys.modules[module]
+        raise
 
 
-def _kept(folder: Path, name: str) -> Path:
-    """Return the copy of an imported file in the folder of a run or an exported model; the file if there is none."""
-    copy = folder / "imports" / Path(name).name
-    return copy if copy.exists() else Path(name)
-
-
-def keep_imports(recipe: schema.Recipe, folder: Path, source: Path | None = None) -> None:
-    """Copy the Python files that a recipe imports.
+def imported_files(names: object, folder: Path | None) -> list[Path]:
+    """Return the files of `imports`: their copies, as far as there are any.
 
     Args:
-        source: Folder of a run or an exported model that may have copies.
+        folder: Of a run or an exported model, which may have copies.
     """
-    for name in recipe.imports:
-        with replacing(folder / "imports" / Path(name).name) as part:
-            shutil.copyfile(_kept(source, name) if source else Path(name), part)
+    found = []
+    for number, name in enumerate(names if isinstance(names, list) else []):
+        copy = folder / "imports" / _copy_name(number, Path(name)) if folder else Path(name)
+        found.append(copy if copy.exists() else Path(name))
+    return found
+
+
+def keep_imports(files: Sequence[Path], folder: Path) -> None:
+    """Copy imported files to the folder of a run or an exported model."""
+    for number, file in enumerate(files):
+        name = file.name if file.parent.name == "imports" else _copy_name(number, file)
+        with replacing(folder / "imports" / name) as part:
+            shutil.copyfile(file, part)
+
+
+def _copy_name(number: int, file: Path) -> str:
+    return f"{number}_{file.name}"

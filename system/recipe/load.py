@@ -17,7 +17,7 @@ from data_tools.errors import KitError
 from data_tools.files import read_text, require_file
 from data_tools.settings import Document, Keys, cut, fault_of, parse
 from system.recipe import schema
-from system.recipe.imports import import_kinds
+from system.recipe.imports import import_kinds, imported_files
 from system.recipe.rules import below, child, fit_mistakes, name_mistakes
 
 
@@ -41,12 +41,13 @@ Mistake = tuple[Keys, int, str]  # keys, line in the file (0: command line), mes
 class Loaded:
     """A checked recipe.
 
-    source: The file's bytes. changes: The applied `--set` texts.
+    source: The file's bytes. changes: The applied `--set` texts. imports: The files that were imported.
     """
 
     recipe: schema.Recipe
     source: bytes
     changes: tuple[str, ...]
+    imports: tuple[Path, ...] = ()
 
     def resolved(self) -> str:
         """Return every setting as JSON.
@@ -65,11 +66,13 @@ def text_of(recipe: schema.Recipe) -> str:
 
 
 def as_change(key: str, value: object) -> str:
-    """Format a changed setting as KEY=VALUE.
+    """Format a changed setting as the option --set expects it."""
+    return f"{key}={json.dumps(value, ensure_ascii=False, default=_plain)}"
 
-    As the option --set expects it.
-    """
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python, and a path as text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
@@ -87,7 +90,8 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     if child(document.value, "cells"):
         raise RecipeError([f"{path} is a study; run it with: lbar run {path}"])
     mistakes = [*document.problems, *_apply_changes(document, changes or [])]
-    mistakes += [(keys, document.line(keys), text) for keys, text in import_kinds(path, document.value)]
+    files = imported_files(child(document.value, "imports"), path.parent if path.suffix == ".json" else None)
+    mistakes += [(keys, document.line(keys), text) for keys, text in import_kinds(files)]
     _leave_out_nulls(document.value)
     recipe, found = _validate(document.value)
     found += name_mistakes(document.value)
@@ -96,7 +100,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     mistakes += [(keys, document.line(keys), text) for keys, text in found]
     if mistakes or recipe is None:
         raise RecipeError(_lines_of(path, mistakes))
-    return Loaded(recipe, source, tuple(changes or []))
+    return Loaded(recipe, source, tuple(changes or []), tuple(files))
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:

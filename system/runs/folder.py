@@ -22,7 +22,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,10 @@ class Run:
         self.metrics_file, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
         self.figures, self.trained_on, self.resolved = folder / "figures", folder / TRAINED_ON, folder / "resolved.json"
 
+    def __repr__(self) -> str:
+        """Name the run's folder."""
+        return f"Run({self.folder})"
+
     def file(self, kind: str, name: str) -> Path:
         """Return the path of a rank entry's file.
 
@@ -145,10 +149,9 @@ class Run:
         """
         made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         busy = f"{self.folder}: another process is working on this run; wait for it"
-        with (
-            lock(self.folder / "lock", busy),
-            closing(logging.FileHandler(self.folder / "log.txt", encoding="utf-8")) as handler,
-        ):
+        with lock(self.folder / "lock", busy), ExitStack() as stack:
+            handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+            stack.callback(_close, handler)
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             remove_parts(self.folder)
             logging.getLogger().addHandler(handler)
@@ -156,7 +159,7 @@ class Run:
                 yield
             except BaseException as error:
                 handler.handle(logging.makeLogRecord({"msg": f"error: {error}"}))
-                if isinstance(error, KitError | OSError) and made and not any(self.folder.glob("*/last.pt")):
+                if isinstance(error, KitError | OSError) and made and not self._has_work():
                     shutil.rmtree(self.folder)
                     with suppress(OSError):  # the folder holds other runs by now
                         for above in made[1:]:
@@ -165,6 +168,10 @@ class Run:
             finally:
                 logging.getLogger().removeHandler(handler)
 
+    def _has_work(self) -> bool:
+        """Return whether there is a state of training, or a ranked entry."""
+        return any(self.folder.glob("*/last.pt")) or bool(self.ranked_entries())
+
     def require_place(self, loaded: Loaded) -> None:
         """Refuse a folder of other files or another recipe.
 
@@ -172,7 +179,9 @@ class Run:
         """
         if not self.resolved.exists():
             found = self.folder.iterdir() if self.folder.exists() else ()
-            if any(path.name not in ("lock", "log.txt") and path.suffix != ".part" for path in found):
+            begun = {"lock", "log.txt", "imports"}  # of a run that was killed as it began
+            begun |= {"recipe.yaml"} if _is_copy(self.folder / "recipe.yaml", loaded.source) else set()
+            if any(path.name not in begun and path.suffix != ".part" for path in found):
                 raise KitError(f"{self.folder} is neither a run nor empty; name another folder")
             return
         before, now = (_training_settings(one) for one in (load_recipe(self.resolved).recipe, loaded.recipe))
@@ -181,16 +190,23 @@ class Run:
             raise KitError(f"{self.folder} is a run with other settings ({keys}); make another run with --name")
 
     def adopt(self, loaded: Loaded) -> None:
-        """Write the recipe, in place of another one.
-
-        That has the same training.
-        """
+        """Write the recipe, in place of another one with the same training."""
         if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == loaded.resolved():
             return
-        keep_imports(loaded.recipe, self.folder)
-        write_text(self.resolved, loaded.resolved())
+        keep_imports(loaded.imports, self.folder)
         with replacing(self.folder / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
+        write_text(self.resolved, loaded.resolved())  # last: the run begins with it
+
+
+def _close(handler: logging.Handler) -> None:
+    """Close a log file; on a full disk its last lines are lost."""
+    with suppress(OSError):
+        handler.close()
+
+
+def _is_copy(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content
 
 
 def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:

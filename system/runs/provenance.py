@@ -51,7 +51,11 @@ def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
 
     Manifests, moments, embeddings, teachers, start models and imported code, as far as they exist.
     """
-    return checksums([*recipe.data_files.values(), *recipe.learned_from.values(), *map(Path, recipe.imports)])
+    found = checksums([*recipe.data_files.values(), *recipe.learned_from.values()])
+    imported = [Path(name) for name in recipe.imports]
+    if imported and all(path.exists() for path in imported):  # wherever they lie
+        found["imports"] = " ".join(map(file_sha256, imported))
+    return found
 
 
 def checksums(paths: Iterable[Path]) -> dict[str, str]:

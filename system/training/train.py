@@ -7,6 +7,7 @@ at any step goes on as if nothing had happened.
 import logging
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -253,9 +254,9 @@ def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalMode
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C wait until the step is done.
+    """Let the first Ctrl-C or SIGTERM wait until the step is done.
 
-    Or SIGTERM; a second one ends the process at once.
+    A second one ends the process at once. In a thread of a program, signals are the program's.
 
     Several processes ask each other at every step, so that all end at the same one.
     """
@@ -266,7 +267,8 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         signals.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, note) for number in ours}
     try:
         yield lambda: bool(signals)
     finally:

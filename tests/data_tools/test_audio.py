@@ -239,3 +239,19 @@ def test_encoded_wave_of_minutes_is_read_back(format: str, subtype: str, tmp_pat
     path = tmp_path / f"x.{format.lower()}"
     path.write_bytes(encoded(np.tile(TONE, 120), RATE, format, subtype))
     assert largest(read_audio(path, RATE)[:RATE], TONE) < (1e-4 if format == "FLAC" else 0.05)
+
+
+def test_cut_wav_file_with_long_tags_is_refused(tmp_path: Path) -> None:
+    """libsndfile's note on what is in a file is full before it comes to the missing bytes."""
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.sin(np.arange(80_000) / 9), 16_000)
+    head, rest = path.read_bytes()[:12], path.read_bytes()[12:]
+    tags = b"INFO" + b"".join(b"ICMT" + (400).to_bytes(4, "little") + b"x" * 400 for _ in range(8))
+    chunk = b"LIST" + len(tags).to_bytes(4, "little") + tags
+    size = int.from_bytes(head[4:8], "little") + len(chunk)
+    whole = b"RIFF" + size.to_bytes(4, "little") + b"WAVE" + chunk + rest
+    path.write_bytes(whole)
+    assert audio_seconds(path) == pytest.approx(5)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(AudioError, match="cut"):
+        audio_seconds(path)

@@ -38,7 +38,7 @@ class Decoder:
     """Stands in for torchcodec's AudioDecoder: samples as (channels, n)."""
 
     def __init__(self, wave: np.ndarray, rate: int) -> None:
-        self.data, self.sample_rate = torch.from_numpy(wave)[None], rate
+        self.data, self.sample_rate = torch.from_numpy(np.stack([wave, wave])), rate
 
     def get_all_samples(self) -> "Decoder":
         return self
@@ -100,6 +100,7 @@ def test_similarity_and_evaluate_give_the_scores_and_metrics_of_the_run(
     assert main(["rank", str(unbroken), str(world), "--split", "evaluation", "--score"]) == 0
     assert f"{expected['mAP@10']:.4f}" in capsys.readouterr().out
     assert "--out is missing" in refused(capsys, "rank", unbroken, world)
+    assert "--score" in refused(capsys, "rank", unbroken, world, "--score", "--out", "s.npy")
 
 
 def test_model_tells_its_size_rate_and_name(model: Retriever, unbroken: Path) -> None:
@@ -191,13 +192,51 @@ def test_recipe_with_a_loss_of_ones_own_runs_and_keeps_its_source(own: Path, wor
     assert expected == pytest.approx(done.metrics["evaluation"], abs=1e-12)
 
     losses.write_text(LOSS.replace("-(batch", "-2 * (batch"))
-    with pytest.raises(KitError, match=r"losses\.py changed"):
+    with pytest.raises(KitError, match="imports changed"):
         run_recipe(own, changes, name="short", runs=tmp_path / "runs")
     losses.unlink()
     assert main(["export", str(done.folder), "--out", str(tmp_path / "model")]) == 0
     for folder in (done.folder, tmp_path / "model"):
-        assert (folder / "imports/losses.py").read_text() == LOSS
+        assert (folder / "imports/0_losses.py").read_text() == LOSS
         assert evaluate(folder, world, "evaluation").values == expected
+
+
+def test_two_imports_of_one_name_and_a_moved_one_are_told_apart(own: Path, world: Path, tmp_path: Path) -> None:
+    """A run keeps both; other code under another path is other code."""
+    other = LOSS.replace('"plain"', '"plainer"').replace("class Plain", "class Plainer")
+    for folder, code in (("a", LOSS), ("b", other)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kinds.py").write_text(code)
+    both = {"imports": [str(tmp_path / "a/kinds.py"), str(tmp_path / "b/kinds.py")], "seed": np.int64(3)}
+    done = run_recipe(own, both, name="both", runs=tmp_path / "runs")
+    kept = sorted(path.name for path in (done.folder / "imports").iterdir())
+    assert kept == ["0_kinds.py", "1_kinds.py"]
+    for folder in ("a", "b"):
+        (tmp_path / folder / "kinds.py").rename(tmp_path / folder / "moved.py")
+    assert evaluate(done.folder, world, "evaluation").values == pytest.approx(done.metrics["evaluation"], abs=1e-12)
+    (tmp_path / "a/moved.py").write_text(LOSS.replace("-(batch", "-3 * (batch"))
+    moved = both | {"imports": [str(tmp_path / "a/moved.py"), str(tmp_path / "b/moved.py")]}
+    with pytest.raises(KitError, match="imports changed"):
+        run_recipe(own, moved, name="both", runs=tmp_path / "runs")
+
+
+def test_odd_vectors_and_texts_are_kit_errors(model: Retriever, sound: Path) -> None:
+    texts, clips = model.encode_text(["a deep tone"]), model.encode_audio(sound)
+    assert np.allclose(model.similarity(texts.astype(np.float64), clips), model.similarity(texts, clips))
+    for odd in (clips[:, :5], clips * np.nan, clips[0]):
+        with pytest.raises(KitError, match="finite"):
+            model.similarity(texts, odd)
+    for call in (lambda: model.encode_text([None]), lambda: model.score_sounds(["a"], []),  # type: ignore[list-item]
+                 lambda: model.search("a deep tone", sound, top=0)):  # fmt: skip
+        with pytest.raises(KitError):
+            call()
+
+
+def test_sounds_from_memory_leave_no_frames(model: Retriever, sound: Path) -> None:
+    banks = Path(model.recipe.banks)
+    before = {path for path in banks.rglob("*") if path.is_file()}
+    model.encode_audio(np.random.default_rng(5).normal(0, 0.1, 9000), rate=16_000)
+    assert {path for path in banks.rglob("*") if path.is_file()} == before
 
 
 def test_imports_that_fail_are_refused_with_their_line(
@@ -206,6 +245,11 @@ def test_imports_that_fail_are_refused_with_their_line(
     (tmp_path / "bad.py").write_text("import no_such_package_at_all\n")
     assert "no_such_package_at_all" in refused(capsys, "check", own, "--import", tmp_path / "bad.py")
     assert "gone.py" in refused(capsys, "check", own, "--import", tmp_path / "gone.py")
+    (tmp_path / "kinds.txt").write_text(LOSS)
+    assert ".py" in refused(capsys, "check", own, "--import", tmp_path / "kinds.txt")
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(0)\n")
+    assert "ends.py" in refused(capsys, "check", own, "--import", tmp_path / "ends.py")
+    assert "kind" in refused(capsys, "check", own, "--set", "stages.only.losses.0.kind=[plain]")
     known = ["--import", tmp_path / "losses.py"]
     assert "plain" in refused(capsys, "check", own, *known, "--set", "stages.only.losses.0.kind=plian")
     assert main(["check", str(own), *map(str, known)]) == 0
