@@ -24,11 +24,11 @@ def import_kinds(files: Sequence[Path]) -> Iterator[tuple[Keys, str]]:
 def _import_file(path: Path) -> None:
     """Run a Python file, unless a file of the same content was run before."""
     module = f"imported_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
-    if module in sys.modules:
-        return
     spec = spec_from_file_location(module, path)
     if spec is None or spec.loader is None:
         raise ImportError("the file's name must end in .py")
+    if module in sys.modules:
+        return
     sys.modules[module] = module_from_spec(spec)
     try:
         spec.loader.exec_module(sys.modules[module])
