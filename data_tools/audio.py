@@ -39,8 +39,6 @@ END = 1 << 62  # after the last sample
 MAX_PEAK = 2.0**32  # full scale is 1; higher values are not sound
 SHORTEST = 0.01  # seconds: a shorter file is at most a click
 STEPS = 2 / 2**15  # two 16-bit steps: samples of silence are rounded to one of two values
-FULL_NOTE = 2047  # characters of libsndfile's note: it has room for no more
-_CUT = re.compile(r"(?:data|SSND) : (\d+) \(should be")  # libsndfile's note on a cut WAV or AIFF file
 _SOUNDFILE = (b"RIFF", b"RF64", b"FORM", b"fLaC", b"OggS")  # first bytes of the files that libsndfile reads
 # kaiser_best of resampy up to 0.2.2
 _OLD_KAISER = {"filter": "sinc_window", "num_zeros": 64, "precision": 9, "rolloff": 0.9475937167399596}
@@ -289,9 +287,11 @@ def _opened(path: Path | str) -> Iterator[_Open]:
     try:
         if _by_soundfile(path):
             with soundfile.SoundFile(path) as file:
-                noted = _CUT.search(file.extra_info)
+                noted = re.search(
+                    r"(?:data|SSND) : (\d+) \(should be", file.extra_info
+                )  # libsndfile's note, of 2,047 characters at most
                 is_cut = noted and int(noted[1]) < STREAMED
-                if is_cut or (len(file.extra_info) >= FULL_NOTE and _is_shorter_than_stated(Path(path))):
+                if is_cut or (len(file.extra_info) > 2046 and _is_shorter_than_stated(Path(path))):
                     raise AudioError(f"{path}: cut; copy it again")
                 if not 0 < file.frames < MAX_STATED:
                     raise AudioError(f"{path}: contains no samples, or states no length; export it again")
