@@ -287,9 +287,8 @@ def _opened(path: Path | str) -> Iterator[_Open]:
     try:
         if _by_soundfile(path):
             with soundfile.SoundFile(path) as file:
-                noted = re.search(
-                    r"(?:data|SSND) : (\d+) \(should be", file.extra_info
-                )  # libsndfile's note, of 2,047 characters at most
+                # libsndfile's note, of 2,047 characters at most
+                noted = re.search(r"(?:data|SSND) : (\d+) \(should be", file.extra_info)
                 is_cut = noted and int(noted[1]) < STREAMED
                 if is_cut or (len(file.extra_info) > 2046 and _is_shorter_than_stated(Path(path))):
                     raise AudioError(f"{path}: cut; copy it again")
