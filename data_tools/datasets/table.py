@@ -1,6 +1,6 @@
 """Read your own table of audio files and captions.
 
-Or that of a data set without a reader here.
+It may be of a data set without a reader here.
 """
 
 import os

@@ -92,7 +92,7 @@ def _convert_yamnet(file: Path, out: Path) -> str:
 def _convert_words(model: str, out: Path) -> str:
     """Write the input embeddings of whole words.
 
-    As word vectors, in place of Word2Vec's.
+    They serve as word vectors, in place of Word2Vec's.
     """
     if out.suffix != ".bin":
         raise KitError(f"--out {out}: must end in .bin")

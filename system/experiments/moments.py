@@ -197,9 +197,9 @@ def _write_windows(
 def metrics_of_new_texts(
     answers: Sequence[Moments], truth: MomentTruth, edition: Edition, trained: Collection[str]
 ) -> dict[str, object]:
-    """Return the metrics of queries whose text was not trained.
+    """Return metrics and number of queries whose text was not trained.
 
-    Also their number. trained: Texts of the training data.
+    trained: Texts of the training data.
     """
     windows = windows_by_query([one for one in answers if one.query not in trained])
     known = {} if truth.is_blind else {qid: one for qid, one in truth.windows().items() if qid in windows}
@@ -288,7 +288,7 @@ def locate_files(
 def _read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     """Read the moments of recordings of a split.
 
-    None: of all.
+    The split None means all.
     """
     listed = read_manifest(manifest)
     clips, moments = {clip.id: clip for clip in listed}, read_moments(path, listed)
@@ -302,7 +302,7 @@ def _read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
 def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: bool) -> tuple[By, Decoding]:
     """Return how windows are chosen.
 
-    As the first model does it, with changes.
+    The first model decides, with the changes of the command line.
     """
     own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
     given = {key: parse(value).value for key, _, value in (change.partition("=") for change in decode)}

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 class RunRanking:
     """What rank entries need of a run.
 
-    Its trained and initial model, its data, and its blind sets by rank entry.
+    These are its trained and initial model, its data, and its blind sets by rank entry.
     """
 
     recipe: schema.Recipe
@@ -103,7 +103,7 @@ class RunRanking:
 def open_blind_sets(recipe: schema.Recipe, device: Device | None) -> dict[str, RankedSet]:
     """Open the blind sets whose files are there.
 
-    By rank entry; a set that several entries rank is opened once.
+    They are named by rank entry; a set that several entries rank is opened once.
     """
     entries = {name: entry for name in recipe.rank if (entry := recipe.blind(name)) and not entry.missing_files}
     sets = {pool: _open_blind_set(recipe, *pool, device) for pool in {entry.pool: None for entry in entries.values()}}
@@ -127,7 +127,7 @@ def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Dev
 def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     """Return what an entry's scores depend on besides training.
 
-    As far as it is on this machine.
+    What is not on this machine is left out.
     """
     entry = recipe.rank[name]
     found: dict[str, Any] = {f"rank.{name}": entry.model_dump(mode="json")}

@@ -189,7 +189,7 @@ def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
 def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path) -> Iterator[dict[str, Any]]:
     """Yield a run's figures for each rank entry.
 
-    Those of chance and of a perfect system only for the first seed.
+    The first seed has those of chance and of a perfect system too.
     """
     run = Run(folder_of(study, *key, runs))
     result, epochs = run.read_result(), run.read_metrics() if run.metrics_file.exists() else []

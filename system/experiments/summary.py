@@ -79,7 +79,7 @@ def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
 def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
     """Return the licences of published weights.
 
-    By expert, or `audio` for the audio encoder.
+    The keys are experts, or `audio` for the audio encoder.
     """
     audio = recipe.model.audio
     parts = dict(audio.experts) | ({"audio": audio} if audio.weight_files() else {})
@@ -89,7 +89,7 @@ def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
 def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
     """Describe every data source.
 
-    Its size, the stages that train on it, and its web address.
+    It has a size, the stages that train on it, and a web address.
     """
     return {
         name: SourceFacts(

@@ -39,7 +39,7 @@ CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed r
 def cache_folder(folder: Path | None = None) -> Path:
     """Return the folder of cached embeddings.
 
-    By default lbar-kit in the user's cache directory.
+    It is lbar-kit in the user's cache directory by default.
     """
     if folder is None:
         try:

@@ -39,7 +39,7 @@ def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
     """Embed clips in their order.
 
-    In one pass, so that the result is always the same.
+    They are embedded in one pass, so that the result is always the same.
     """
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         return _embed(model, clips, features, bar)
@@ -50,7 +50,7 @@ def embed_in_blocks(
 ) -> Iterator[tuple[list[Clip], Embeddings]]:
     """Yield blocks of clips with their embeddings.
 
-    Of at most `size`, from the shortest to the longest clip.
+    A block has at most `size` clips; the shortest clips come first.
     """
     by_length = [clips[number] for number in np.argsort(_frame_counts(clips, features), kind="stable")]
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:

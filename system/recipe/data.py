@@ -51,7 +51,7 @@ class Data:
     def more_texts(self, sources: Iterable[str]) -> list[str]:
         """Return training texts besides captions.
 
-        Of the sources' moments, and of augmentation.
+        They are those of moments and of augmentation.
         """
         return [*(moment.text for name in sources for moment in self.moments.get(name, ())), *self.new_texts()]
 

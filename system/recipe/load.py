@@ -60,7 +60,7 @@ class Loaded:
 def text_of(recipe: schema.Recipe) -> str:
     """Return every setting as JSON.
 
-    With defaults; it can be read as a recipe.
+    Defaults are included, so that it can be read as a recipe.
     """
     return json.dumps(recipe.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
@@ -222,7 +222,7 @@ def _likely(name: str, known: list[str]) -> str:
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting that differs between two recipes.
 
-    Its dotted key, and both values.
+    Each is its dotted key and both values.
     """
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))

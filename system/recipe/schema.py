@@ -284,7 +284,7 @@ class Recipe(Strict):
     def learned(self) -> dict[str, float]:
         """Start value of each trained parameter of a loss.
 
-        In the first stage that has the parameter.
+        It is that of the first stage that has the parameter.
         """
         terms = [term for stage in reversed(self.stages.values()) for term in reversed(stage.losses)]
         return {name: value for term in terms for name, value in term.learned.items()}
@@ -313,7 +313,7 @@ class Recipe(Strict):
     def blind(self, name: str) -> RankBlind | None:
         """Return the blind set's entry that an entry is.
 
-        Or combines; None for others.
+        An entry that combines others has their first one; None if no blind set is ranked.
         """
         ranked = self.ranked(name)
         return ranked if isinstance(ranked, RankBlind) else None
@@ -321,7 +321,7 @@ class Recipe(Strict):
     def ranked_source(self, name: str) -> str:
         """Return the data source that an entry ranks.
 
-        Or the entries that it combines; not of a blind set.
+        For one that combines others, it is theirs. A blind set has none.
         """
         return self.ranked(name).data
 
@@ -355,7 +355,7 @@ def settings_at(path: str) -> list[type[Strict]]:
 def fields_of(kind: type[Strict]) -> str:
     """Return the source of a class of settings.
 
-    Without its methods, after that of its bases.
+    Methods are left out; the bases come first.
     """
     bases = [one for one in reversed(kind.__mro__) if issubclass(one, Strict) and one is not Strict]
     return "\n\n".join("\n".join(_without_methods(inspect.getsource(one))).rstrip() for one in bases)

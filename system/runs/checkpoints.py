@@ -183,7 +183,7 @@ def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
 def as_os_errors(path: Path) -> Iterator[None]:
     """Convert errors of safetensors in writing to KitError.
 
-    Also those of tokenizers, such as that of a full disk.
+    Errors of tokenizers are converted too, such as that of a full disk.
     """
     try:
         yield

@@ -107,7 +107,7 @@ class Run:
     def forget(self, name: str) -> None:
         """Delete what a rank entry has written.
 
-        Its result first; there is room for new files then.
+        Its result goes first. Then there is room for new files.
         """
         for path in (self.file("result", name), *self.files(name)):
             path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 def commit() -> str:
     """Return the short hash of the code's commit.
 
-    With "+" if files differ; "unversioned" outside a checkout.
+    It ends in "+" if files differ, and is "unversioned" outside a checkout.
     """
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
@@ -61,7 +61,7 @@ def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
 def checksums(paths: Iterable[Path]) -> dict[str, str]:
     """Return the checksums of files that exist, by path.
 
-    Of a model, those of its weights.
+    A model has those of its weights.
     """
     return {str(one): file_sha256(one) for path in paths if path.exists() for one in trained_files(path)}
 
@@ -160,7 +160,7 @@ def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
     """Read the clips that a model was trained on.
 
-    Of a run or an exported model; None if not all are known.
+    The model is a run or an export; None if not all clips are known.
     """
     path = folder / TRAINED_ON
     if not path.exists():
@@ -177,7 +177,7 @@ def _read(path: Path) -> list[TrainedClip]:
 def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str] = ()) -> int:
     """Count a source's clips that the model was trained on.
 
-    Or its start models or its teachers.
+    Clips of its start models and its teachers count too.
 
     Args:
         others: Folders of further models.
@@ -190,7 +190,7 @@ def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str]
 def shared_clips(trained: Sequence[TrainedClip], clips: Sequence[Clip], data: Data) -> list[Clip]:
     """Return the clips that are among trained ones.
 
-    By their audio, or the Freesound recording; without audio, by id.
+    Clips are compared by their audio and their Freesound recording; without audio, by id.
     """
     contents, recordings = {one.quick_sha256 for one in trained} - {""}, {one.freesound_id for one in trained} - {""}
     ids = {one.id for one in trained if not one.quick_sha256}

@@ -59,7 +59,7 @@ def add_gradients(
 def read_numbers(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """Read tensors with one element each from the GPU.
 
-    With a single wait.
+    All are read with a single wait.
     """
     stacked = torch.stack([value.float() for value in values.values()])
     return dict(zip(values, stacked.tolist(), strict=True))
@@ -168,7 +168,7 @@ def begin_chunk(seed: int, number: int) -> None:
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
     """Divide a batch's clips into chunks of similar length.
 
-    Of `size` clips; None: one per process.
+    A chunk has `size` clips; None means one chunk per process.
     """
     lengths = next(iter(batch.audio.values())).lengths
     chunks = batch.chunks or divide_into_chunks(lengths.tolist(), size, 1)
@@ -188,7 +188,7 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
     """Divide a batch's captions into chunks.
 
-    Of those of `size` items, of similar lengths; None: one per process.
+    A chunk has those of `size` items, of similar lengths; None means one chunk per process.
     """
     lengths = [0] * len(batch.captions)
     if size is not None:

@@ -62,7 +62,7 @@ class Tracking:
     def _leaving(self) -> Iterator[None]:
         """Leave a tracker that fails.
 
-        Without a login, a network or disk space; training does not need it.
+        It may lack a login, a network or disk space; training does not need it.
         """
         try:
             yield

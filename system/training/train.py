@@ -241,7 +241,7 @@ def _resume(
 def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalModel) -> None:
     """Load the start weights that a stage names.
 
-    Those of another stage or model.
+    They are those of another stage or model.
     """
     start = recipe.stages[name].start_from
     if isinstance(start, schema.FromStage):
