@@ -97,7 +97,7 @@ class Retriever:
             features: Frames of all clips, if they are known; nothing is cached then.
         """
         self.model, self.recipe, self.facts, self.folder = trained.model, trained.recipe, trained.facts, trained.folder
-        self._trained, self._cache, self._features, self._banks = trained, cache, features, Path(trained.recipe.banks)
+        self._trained, self._cache, self._features = trained, cache, features
 
     def __repr__(self) -> str:
         """Name the model, its checkpoint, the values per embedding and the device."""
@@ -167,7 +167,7 @@ class Retriever:
                 block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
                 clips = list_clips(as_files(block, rate, Path(folder))).clips
                 other = Retriever(self._trained, Path(folder))
-                other._banks = Path(folder)
+                other.recipe = other.recipe.model_copy(update={"banks": folder})
                 yield other._embed(clips)
 
     @kit_errors
@@ -239,7 +239,7 @@ class Retriever:
             readable = require_readable([clip for clip in clips if clip.id in features.keys], broken)
             embedded = embed_clips(self.model, readable, features)
         else:
-            found = embed_cached(self.model, settings, clips, self._banks, self.cache, strict)
+            found = embed_cached(self.model, settings, clips, Path(self.recipe.banks), self.cache, strict)
             broken = found.broken
             readable = require_readable(clips, broken)
             embedded = join_embeddings(found, readable, settings, self.model.device)
@@ -327,7 +327,9 @@ class Retriever:
         return features
 
     def _frames(self, clips: Sequence[Clip]) -> Features:
-        return build_features(clips, dict(self.recipe.model.audio.experts), self._banks, device=self.model.device)
+        return build_features(
+            clips, dict(self.recipe.model.audio.experts), Path(self.recipe.banks), device=self.model.device
+        )
 
     @cached_property
     def cache(self) -> Path:
