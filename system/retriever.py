@@ -1,10 +1,8 @@
 """A trained model that embeds sounds and texts, ranks sounds for texts, and finds times.
 
 All that ranks goes through a Retriever: `run`, `rank`, `locate`, `search`, `serve`, `embed`, and your own Python.
-
     model = load_model("runs/RUN")
     scores = model.similarity(model.encode_text(["a dog barks"]), model.encode_audio(["a.wav", "b.wav"]))
-    (found,) = model.search("a dog barks", "data/sounds")
 """
 
 import logging
