@@ -51,7 +51,8 @@ def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
 
     Manifests, moments, embeddings, teachers, start models and imported code, as far as they exist.
     """
-    found = checksums([*recipe.data_files.values(), *recipe.learned_from.values()])
+    found = checksums(recipe.learned_from.values())
+    found |= {str(path): file_sha256(path) for path in recipe.data_files.values() if path.exists()}  # files, or folders
     imported = [Path(name) for name in recipe.imports]
     if imported and all(path.exists() for path in imported):  # wherever they lie
         found["imports"] = " ".join(map(file_sha256, imported))

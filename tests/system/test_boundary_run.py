@@ -61,7 +61,7 @@ def test_plan_and_run_count_the_same_weights_of_a_boundary_model(run: Path, tmp_
     counted = RunResult.model_validate_json((run / "result.json").read_text()).parameters
     width = 2 * recipe.model.text.dim
     assert counted.trained["score"] == width * (width + 1)
-    clip = read_manifest(recipe.data["train"].manifest)[0]
+    clip = read_manifest(Path(recipe.data["train"].manifest))[0]
     data = {name: Found([clip] if name == "train" else []) for name in recipe.data}
     assert trainable_parameters(recipe, data)["score"] == counted.trained["score"]
     plain = recipe.model_copy(update={"model": recipe.model.model_copy(update={"score": Moments(kind="moments")})})

@@ -355,7 +355,7 @@ def without_scale(patch: pytest.MonkeyPatch) -> None:
 
 def tanh_gelu(patch: pytest.MonkeyPatch) -> None:
     plain = F.gelu
-    patch.setattr(F, "gelu", lambda x: plain(x, approximate="tanh"))
+    patch.setattr(F, "gelu", lambda x, approximate="none": plain(x, approximate="tanh"))
 
 
 def other_epsilon(patch: pytest.MonkeyPatch) -> None:
