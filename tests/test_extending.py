@@ -217,7 +217,7 @@ def test_recipe_examples_for_own_encoders_and_data_in_the_readme_run_as_written(
 ) -> None:
     """The unchanged lines of recipes/README.md in a recipe; no file of the code changes."""
     text = (root / "recipes/README.md").read_text()
-    section = text[text.index("## Your own idea") :]
+    section = text[text.index("## Your own idea") : text.index("## Blends and corrections")]
     encoder, source = (yaml.safe_load(code) for code in re.findall("```yaml\n(.*?)```", section, re.DOTALL))
     (command,) = re.findall("```sh\nlbar data (.*?)```", section, re.DOTALL)
     monkeypatch.chdir(tmp_path)
