@@ -50,11 +50,14 @@ def imported_files(names: object, folder: Path | None) -> list[Path]:
     return found
 
 
-def keep_imports(files: Sequence[Path], folder: Path) -> None:
-    """Copy imported files to the folder of a run or an exported model."""
-    for number, file in enumerate(files):
-        name = file.name if file.parent.name == "imports" else _copy_name(number, file)
-        with replacing(folder / "imports" / name) as part:
+def keep_imports(names: Sequence[str], files: Sequence[Path], folder: Path) -> None:
+    """Copy imported files to the folder of a run or an exported model.
+
+    Args:
+        names: Of the files, as the recipe has them.
+    """
+    for number, (name, file) in enumerate(zip(names, files, strict=True)):
+        with replacing(folder / "imports" / _copy_name(number, Path(name))) as part:
             shutil.copyfile(file, part)
 
 

@@ -193,7 +193,7 @@ class Run:
         """Write the recipe, in place of another one with the same training."""
         if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == loaded.resolved():
             return
-        keep_imports(loaded.imports, self.folder)
+        keep_imports(loaded.recipe.imports, loaded.imports, self.folder)
         with replacing(self.folder / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
         write_text(self.resolved, loaded.resolved())  # last: the run begins with it

@@ -204,18 +204,18 @@ def test_recipe_with_a_loss_of_ones_own_runs_and_keeps_its_source(own: Path, wor
 def test_two_imports_of_one_name_and_a_moved_one_are_told_apart(own: Path, world: Path, tmp_path: Path) -> None:
     """A run keeps both; other code under another path is other code."""
     other = LOSS.replace('"plain"', '"plainer"').replace("class Plain", "class Plainer")
-    for folder, code in (("a", LOSS), ("b", other)):
+    for folder, code in (("a", LOSS), ("imports", other)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "kinds.py").write_text(code)
-    both = {"imports": [str(tmp_path / "a/kinds.py"), str(tmp_path / "b/kinds.py")], "seed": np.int64(3)}
+    both = {"imports": [str(tmp_path / "a/kinds.py"), str(tmp_path / "imports/kinds.py")], "seed": np.int64(3)}
     done = run_recipe(own, both, name="both", runs=tmp_path / "runs")
     kept = sorted(path.name for path in (done.folder / "imports").iterdir())
     assert kept == ["0_kinds.py", "1_kinds.py"]
-    for folder in ("a", "b"):
+    for folder in ("a", "imports"):
         (tmp_path / folder / "kinds.py").rename(tmp_path / folder / "moved.py")
     assert evaluate(done.folder, world, "evaluation").values == pytest.approx(done.metrics["evaluation"], abs=1e-12)
     (tmp_path / "a/moved.py").write_text(LOSS.replace("-(batch", "-3 * (batch"))
-    moved = both | {"imports": [str(tmp_path / "a/moved.py"), str(tmp_path / "b/moved.py")]}
+    moved = both | {"imports": [str(tmp_path / "a/moved.py"), str(tmp_path / "imports/moved.py")]}
     with pytest.raises(KitError, match="imports changed"):
         run_recipe(own, moved, name="both", runs=tmp_path / "runs")
 
