@@ -13,6 +13,7 @@ Differences from the official script:
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -54,13 +55,12 @@ def score_moments(
         if not len(true):
             continue
         listed = np.array(windows[:MAX_WINDOWS], dtype=float)
-        first = iou_over_hull(listed[0], true[ious(listed[:1], true).argmax()])
+        first = iou_over_hull(listed[0].tolist(), true[ious(listed[:1], true).argmax()].tolist())
         if listed.shape[1] == 3:
             listed = listed[np.argsort(-listed[:, 2], kind="stable")]
-        table = ious(listed, true)
-        for threshold in THRESHOLDS:
+        for threshold, found in zip(THRESHOLDS, hits(ious(listed, true)).tolist(), strict=True):
             scores[f"R1@{threshold:g}"][qid] = float(first >= threshold)
-            scores[f"mAP@{threshold:g}"][qid] = average_precision(hits(table, threshold), len(true))
+            scores[f"mAP@{threshold:g}"][qid] = average_precision(found, len(true)) if any(found) else 0.0
     return scores
 
 
@@ -72,37 +72,41 @@ def ious(windows: np.ndarray, true: np.ndarray) -> np.ndarray:
     return np.asarray(shared / union)
 
 
-def iou_over_hull(window: np.ndarray, true: np.ndarray) -> float:
+def iou_over_hull(window: Sequence[float], true: Sequence[float]) -> float:
     """Return the IoU of overlapping windows by their hull.
 
     The script does so for R1; the last bit may differ.
     """
     shared = max(0.0, min(window[1], true[1]) - max(window[0], true[0]))
-    return float(shared / (max(window[1], true[1]) - min(window[0], true[0])))
+    return shared / (max(window[1], true[1]) - min(window[0], true[0]))
 
 
-def hits(table: np.ndarray, threshold: float) -> np.ndarray:
-    """Return whether each window matches a free true window, (W,).
+def hits(table: np.ndarray) -> np.ndarray:
+    """Return whether each window matches a free true window.
 
     Args:
         table: (W, G) IoU of the windows, best first.
-        threshold: IoU that a match needs.
+
+    Returns:
+        (T, W), by threshold.
     """
-    table, found = table.copy(), np.zeros(len(table), dtype=bool)
-    for rank, row in enumerate(table):
-        best = len(row) - 1 - row[::-1].argmax()  # the later one of equal true windows
-        if row[best] >= threshold:
-            found[rank], table[:, best] = True, -1.0
+    limits = np.array(THRESHOLDS)
+    tables, found = np.repeat(table[None], len(limits), axis=0), np.zeros((len(limits), len(table)), dtype=bool)
+    for rank in np.flatnonzero(table.max(axis=1) >= limits[0]):
+        best = table.shape[1] - 1 - tables[:, rank, ::-1].argmax(axis=1)  # the later one of equal true windows
+        found[:, rank] = tables[np.arange(len(limits)), rank, best] >= limits
+        tables[found[:, rank], :, best[found[:, rank]]] = -1.0
     return found
 
 
-def average_precision(found: np.ndarray, n_true: int) -> float:
+def average_precision(found: Sequence[bool], n_true: int) -> float:
     """Return the average precision of a query.
 
     It is the sum of the best precision at or after each right window, divided by the number of true windows.
     """
-    n_found = found.cumsum()
-    precision = np.maximum.accumulate((n_found / np.arange(1, len(found) + 1))[::-1])[::-1]
-    steps = np.diff(n_found / n_true, prepend=0.0)[found]
-    missed = [0.0] if n_found[-1] < n_true else []  # the script adds this term, which decides how numpy sums
-    return float(np.sum([*(steps * precision[found]), *missed]))
+    counts = list(accumulate(found))
+    precision = [count / rank for rank, count in enumerate(counts, 1)]
+    best = list(accumulate(reversed(precision), max))[::-1]
+    terms = [(n / n_true - (n - 1) / n_true) * p for n, p, right in zip(counts, best, found, strict=True) if right]
+    missed = [0.0] if counts[-1] < n_true else []  # the script adds this term, which decides how numpy sums
+    return float(np.sum([*terms, *missed]))
