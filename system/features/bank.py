@@ -53,17 +53,18 @@ class Bank:
     def refresh(self) -> None:
         """Find what other processes have stored meanwhile."""
         for index in sorted(self.folder.glob("*.index")):
+            frames = index.with_suffix(".frames")
             with index.open("rb") as file:
                 file.seek(self._read.get(index, 0))
-                whole, _, _ = file.read().rpartition(b"\n")  # a killed process may leave a part of a line
-            self._read[index] = self._read.get(index, 0) + len(whole) + bool(whole)
-            frames = index.with_suffix(".frames")
-            try:
-                for line in filter(None, whole.decode().split("\n")):
-                    key, first, rows, checksum = line.rsplit(" ", 3)
-                    self._places.setdefault(key, (frames, int(first), int(rows), int(checksum)))
-            except ValueError as error:
-                raise KitError(f"{index} is damaged; {_cure(frames)}") from error
+                try:
+                    for line in file:
+                        if not line.endswith(b"\n"):  # of a process that was killed, or still writes
+                            break
+                        key, first, rows, checksum = line.decode().rsplit(" ", 3)
+                        self._places.setdefault(key, (frames, int(first), int(rows), int(checksum)))
+                        self._read[index] = self._read.get(index, 0) + len(line)
+                except ValueError as error:
+                    raise KitError(f"{index} is damaged; {_cure(frames)}") from error
 
     def __contains__(self, key: str) -> bool:
         return key in self._places
