@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
 
 from data_tools.settings import parse_yaml
 
@@ -50,6 +49,8 @@ def synthesise(name: str, rng: Rng, n: int) -> Samples:
 
 def filtered_noise(rng: Rng, n: int, gain: Callable[[Samples], Samples]) -> Samples:
     """Return noise of RMS 1 whose spectrum follows gain(frequencies in Hz)."""
+    from scipy import fft  # slow to import, which --help would wait for
+
     size = fft.next_fast_len(n, real=True)
     frequencies = fft.rfftfreq(size, 1 / SAMPLE_RATE)
     noise = fft.irfft(fft.rfft(rng.standard_normal(size)) * gain(frequencies), size)[:n]
