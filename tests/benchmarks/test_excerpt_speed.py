@@ -34,16 +34,12 @@ def test_the_chosen_reader_is_not_much_slower_than_the_other(
         crops = [lambda: [audio.read_excerpt(path, sound, RATE, first, SECONDS * RATE) for first in firsts]]
         return CROPS / best_seconds(crops, 3)[0]
 
-    speed = {"libsndfile": by(True) if name != "x.m4a" else 0.0, "PyAV": by(False)}
+    reads = name not in ("x.m4a", "untagged.mp3")  # it has no AAC, and no length of MP3 that states none
+    speed = {"libsndfile": by(True) if reads else 0.0, "PyAV": by(False)}
     if name != "x.m4a":  # librosa needs another program for it
         speed["librosa, whole file"] = 2 / best_seconds([lambda: [librosa.load(path, sr=RATE) for _ in "ab"]], 3)[0]
     print(f"\n{name}: crops of {SECONDS} s per second:", *(f"{key} {value:.1f}" for key, value in speed.items()))
     mine = speed["libsndfile" if chosen else "PyAV"]
     assert mine > 2 * speed.get("librosa, whole file", 0.0)
-    if name not in (
-        "constant.mp3",
-        "variable.mp3",
-        "untagged.mp3",
-        "few_bits.mp3",
-    ):  # libsndfile's positions in MP3 are not exact
+    if not name.endswith(".mp3"):  # libsndfile's positions in MP3 are not exact
         assert mine > 0.7 * max(speed["libsndfile"], speed["PyAV"])

@@ -88,7 +88,7 @@ def test_manifest_of_400_000_clips_takes_at_most_15_seconds_and_half_a_gigabyte(
     write_manifest_of(path, 400_000)
     imports = "from data_tools.manifest import of_split, read_manifest"
     _, bare = measured(imports, "clips = []")
-    work = "clips = of_split(read_manifest(sys.argv[1]), 'train', ''); assert len(clips) == 396_000"
+    work = "clips = of_split(read_manifest(Path(sys.argv[1])), 'train', ''); assert len(clips) == 396_000"
     seconds, size = measured(imports, work, path, clock="process_time")
     print(f"\nmanifest of 400,000 clips, {path.stat().st_size / 1e6:.0f} MB: {seconds:.2f} s, {size - bare:.0f} MiB")
     assert seconds < 15
