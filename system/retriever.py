@@ -26,7 +26,7 @@ from data_tools.names import is_audio_name
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.compute.device import device_of
-from system.features.extract import Features, build_features, warn_of_other_lengths
+from system.features.extract import Features, build_features, leave_out_other_lengths
 from system.models.embeddings import Embedded, Embeddings, Units, are_units
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
@@ -320,8 +320,8 @@ class Retriever:
             return self._features
         features = self._frames(clips)
         for name, expert in self.recipe.model.audio.experts.items():
-            if expert.computed:  # of others `build_features` warns
-                warn_of_other_lengths(features, clips, name)
+            if expert.computed:  # `build_features` has compared the others
+                leave_out_other_lengths(features, clips, name)
         return features
 
     def _frames(self, clips: Sequence[Clip]) -> Features:

@@ -180,6 +180,14 @@ class ExpertSettings(Needing):
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
+def length_fault(clip: Clip, seconds: float, hop: float) -> str | None:
+    """Return why frames of `seconds` do not fit a clip, so that times of moments would be wrong."""
+    if not clip.seconds or abs(seconds - clip.seconds) <= max(LENGTH_TOLERANCE + hop, SPARE * clip.seconds):
+        return None
+    said = f"{clip.path}: the frames last {seconds:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
+    return f"{said}; replace the file, or correct the manifest or `hop_seconds`"
+
+
 def common_fault(expert: ExpertSettings, clips: Sequence[Clip]) -> str | None:
     """Return a fault of the settings: no file of some clips fits them, or an embedding is missing."""
     some = clips[:: math.ceil(len(clips) / READ_FILES) or 1]

@@ -10,7 +10,7 @@ from data_tools.errors import AudioError, KitError
 from data_tools.frames import read_frames
 from data_tools.manifest import Clip, Text
 from data_tools.settings import Positive, Size
-from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, Need
+from system.audio.base import Device, ExpertSettings, Frames, Need, length_fault
 
 FULL_SCALE = 32_768  # stored value of a sample of 1.0
 
@@ -89,12 +89,9 @@ class FeatureFiles(_Stored):
 
     def file_fault(self, clip: Clip) -> str | None:
         try:
-            seconds = len(self.read(clip.path)) * self.hop_seconds
+            return length_fault(clip, len(self.read(clip.path)) * self.hop_seconds, self.hop_seconds)
         except AudioError as error:
             return str(error)
-        if not clip.seconds or abs(seconds - clip.seconds) <= max(SPARE * clip.seconds, LENGTH_TOLERANCE):
-            return None
-        return f"{clip.path}: {seconds:g} s of frames, but {clip.seconds:g} s of sound; correct `hop_seconds`"
 
     def load(self, device: Device) -> Frames:
         return lambda waves: [np.asarray(frames, np.float32) for frames in waves]

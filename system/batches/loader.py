@@ -1,8 +1,7 @@
 """Tensors of a batch, read ahead in threads."""
 
-from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import itertools
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from system.batches.augment import mix_waves
 from system.batches.items import BATCHES_AHEAD, Item, Sampler, caption_key
 from system.compute.processes import process_count
-from system.features.extract import Features
+from system.features.extract import Features, read_ahead
 from system.losses.cider import Relevance
 from system.models.batch import Batch, Series, own_rows
 from system.moments.windows import label_frames
@@ -178,25 +177,18 @@ def read_batches(
         step: Of the first batch.
     """
 
-    def make(items: list[Item], crops: Crops | None) -> Batch:
-        chunks = None
+    def drawn() -> Iterator[tuple[list[Item], Crops | None]]:  # not in threads, since a sampler has a state
+        for number in itertools.count(step):
+            crops = None if longest is None else Crops(longest, sampler.crop_offsets(number))
+            yield sampler.batch(number), crops
+
+    def make(one: tuple[list[Item], Crops | None]) -> Batch:
+        (items, crops), chunks = one, None
         if process_count() > 1:
             lengths = frame_counts(items, features, next(iter(features.banks)), longest)
             chunks = divide_into_chunks(lengths, chunk, process_count())
         made = collate(items, features, relevance, teachers, crops, chunks, pad_to_batch)
         return made.pin_audio() if device.type == "cuda" else made
 
-    def start(step: int) -> Future[Batch]:  # items are drawn in this thread, since a sampler has a state
-        crops = None if longest is None else Crops(longest, sampler.crop_offsets(step))
-        return workers.submit(make, sampler.batch(step), crops)
-
-    count = BATCHES_AHEAD if relevance is None else 1  # CIDEr-D uses all cores itself
-    workers = ThreadPoolExecutor(count, "batches")
-    try:
-        ahead = deque([start(step)])
-        while True:
-            step += 1
-            ahead += [start(step + later) for later in range(len(ahead) - 1, count)]
-            yield ahead.popleft().result().to(device)
-    finally:
-        workers.shutdown(cancel_futures=True)
+    ahead = BATCHES_AHEAD if relevance is None else 1  # CIDEr-D uses all cores itself
+    yield from (batch.to(device) for batch in read_ahead(make, drawn(), ahead))

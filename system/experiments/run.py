@@ -88,7 +88,7 @@ def run_recipe(
                     run.forget(name)
                 else:
                     rank_entry(name, ranking)
-            _write_result(recipe, run, data, model, relevance, round(time.monotonic() - began, 1))
+            _write_result(recipe, run, data, model, round(time.monotonic() - began, 1))
     return run
 
 
@@ -98,7 +98,8 @@ def compute_features(recipe: Recipe, device: Device | None = None) -> None:
         make_missing(recipe)
         features = load_data(recipe, device=device).features
     if is_first():
-        print(*features.summary_lines(), sep="\n")
+        for name, bank in features.banks.items():
+            print(f"{name}: {len(set(features.keys.values()))} series of dimension {bank.dim} in {recipe.banks}/")
         print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and skipped")
 
 
@@ -176,18 +177,14 @@ def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:
     return relevance
 
 
-def _write_result(
-    recipe: Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, seconds: float
-) -> None:
+def _write_result(recipe: Recipe, run: Run, data: Data, model: RetrievalModel, seconds: float) -> None:
     """Write figures, and result.json, which ends the run.
 
     seconds: Duration of this process.
     """
-    from system.runs.plots import draw_relevance, draw_run  # matplotlib takes a second
+    from system.runs.plots import draw_run  # matplotlib takes a second
 
     draw_run(run)
-    if relevance:
-        draw_relevance(relevance, run.figures / "relevance.svg")
     results: dict[str, dict[str, Any]] = {"rank": {}, "blind": {}, "moments": {}}
     for name in [name for name in recipe.rank if name in run.ranked_entries()]:
         kind = "moments" if name in recipe.rank_moments else "blind" if recipe.blind(name) else "rank"

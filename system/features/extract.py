@@ -7,22 +7,24 @@ in an order of its own, and skips what others have stored.
 import logging
 import os
 import random
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from data_tools.audio import Sound, read_audio, read_excerpt, sound_of
-from data_tools.cli import SHOWN, counted, progress
+from data_tools.cli import counted, progress
 from data_tools.embeddings import Vectors
 from data_tools.errors import AudioError, KitError
 from data_tools.files import checksum, quick_checksum
 from data_tools.manifest import Clip
-from system.audio.base import LENGTH_TOLERANCE, SPARE, Device, ExpertSettings, Frames, common_fault
+from system.audio.base import Device, ExpertSettings, Frames, common_fault, length_fault
 from system.audio.stored import EmbeddingFile, Waveform, to_int16
 from system.features.bank import Bank
 from system.moments.windows import Grid
@@ -34,6 +36,9 @@ GROUP_CLIPS, GROUP_SECONDS = 16, 120.0  # most of a group, whose clips share bat
 BYTES_A_SECOND = 88_200  # of a file whose length is unknown: one channel of 16 bits at 44.1 kHz
 
 log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -48,11 +53,6 @@ class Features:
 
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
         return self.banks[expert].read(self.keys[clip_id])
-
-    def summary_lines(self) -> Iterator[str]:
-        for name, bank in self.banks.items():
-            where = f"in {bank.folder}" if isinstance(bank, Bank) else "read from the clips' files"
-            yield f"{name}: {len(set(self.keys.values()))} series of dimension {bank.dim}, {where}"
 
     def leave_out(self, clips: Sequence[Clip], error: AudioError) -> None:
         """Report clips of the same broken audio. Raises KitError if `strict`."""
@@ -86,9 +86,8 @@ class Waveforms:
         rate, resampling = self.expert.rate, self.expert.resampling
         try:
             if count < self.rows_of(key):
-                return to_int16(read_excerpt(path, sound, rate, first, count, resampling))
-            wave = read_audio(path, rate, resampling)
-            if len(wave) != count:
+                wave = read_excerpt(path, sound, rate, first, count, resampling)
+            elif len(wave := read_audio(path, rate, resampling)) != count:
                 raise AudioError(f"{path}: the file changed while it was in use")
             return to_int16(wave)
         except AudioError as error:
@@ -119,7 +118,8 @@ def build_features(
     for name, one in experts.items():
         if one.reads_clips and (of_all := common_fault(one, list(clips))):
             raise KitError(f"expert {name}: {of_all}")
-    features, threads = Features({}, grids=grids, strict=strict), ThreadPoolExecutor(_cores(), "decoding")
+    cores = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # of this process
+    features, threads = Features({}, grids=grids, strict=strict), ThreadPoolExecutor(cores, "decoding")
     name, expert = next(iter(experts.items()))  # several are all of frames that are stored
     if isinstance(expert, EmbeddingFile):
         features.banks[name] = vectors = expert.read_embeddings()
@@ -129,14 +129,13 @@ def build_features(
         _find_keys(features, clips, threads)
         _find_sounds(features, clips, waveforms, whole)
     else:
-        stored = {name: bank_of(one, banks) for name, one in experts.items()}
-        features.banks |= stored
+        features.banks |= {name: bank_of(one, banks) for name, one in experts.items()}
         _find_keys(features, clips, threads)
-        _fill(features, clips, experts, stored, threads, device)
+        _fill(features, clips, experts, threads, device)
         threads.shutdown()
         for name, one in experts.items():
-            if not one.computed:  # of another recording, whose times of moments would be wrong
-                warn_of_other_lengths(features, clips, name, SPARE)
+            if not one.computed:
+                leave_out_other_lengths(features, clips, name)
     if features.broken:
         log.warning("skipped %s that cannot be used; see the warnings above", counted(len(features.broken), "clip"))
     return features
@@ -145,12 +144,6 @@ def build_features(
 def bank_of(expert: ExpertSettings, banks: Path) -> Bank:
     """Open the bank of an expert's frames."""
     return Bank(banks / expert.bank_name(), expert.dim, expert.dtype, expert.identity())
-
-
-def _cores() -> int:
-    """Return this process's share of the machine's usable cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _find_embeddings(features: Features, clips: Collection[Clip], expert: EmbeddingFile, vectors: Vectors) -> None:
@@ -172,18 +165,13 @@ def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolE
 
     It is of a file's size and ends; of all bytes if different files have these in common.
     """
-    keys = _of_each(lambda path: quick_checksum(Path(path)), [clip.path for clip in clips], threads)
-    alike: dict[object, list[str]] = {}
-    for path, key in keys.items():
-        alike.setdefault(key, []).append(path)
-    for group in alike.values():
-        contents = _of_each(lambda path: checksum(Path(path)), group, threads) if len(group) > 1 else {}
-        keys |= contents if len({*contents.values()}) > 1 else {}
-    for clip in clips:
-        if isinstance(key := keys[clip.path], AudioError):
-            features.leave_out([clip], key)
-        else:
-            features.keys[clip.id] = key
+    keys = _read_each(features, clips, lambda path: quick_checksum(Path(path)), threads)
+    files = Counter(keys.values())
+    alike = [clip for clip in clips if clip.path in keys and files[keys[clip.path]] > 1]
+    contents = _read_each(features, alike, lambda path: checksum(Path(path)), threads)
+    different = Counter(key for key, _ in {(keys[path], content) for path, content in contents.items()})
+    keys |= {path: content for path, content in contents.items() if different[keys[path]] > 1}
+    features.keys |= {clip.id: keys[clip.path] for clip in clips if clip.id not in features.broken}
 
 
 def _find_sounds(features: Features, clips: Collection[Clip], waveforms: Waveforms, whole: Container[str]) -> None:
@@ -201,22 +189,45 @@ def _find_sounds(features: Features, clips: Collection[Clip], waveforms: Wavefor
             read_audio(path, found.rate)
         return found
 
-    sounds = _of_each(sound, key_of, waveforms.threads)
-    for clip in there:
-        if isinstance(found := sounds[clip.path], AudioError):
-            features.leave_out([clip], found)
-        else:
-            waveforms.files.setdefault(key_of[clip.path], (clip.path, found))
+    for path, found in _read_each(features, there, sound, waveforms.threads).items():
+        waveforms.files.setdefault(key_of[path], (path, found))
+
+
+def _read_each(
+    features: Features, clips: Iterable[Clip], read: Callable[[str], Made], threads: ThreadPoolExecutor
+) -> dict[str, Made]:
+    """Read the file of each clip once; return results by path. Clips of broken files are left out."""
+    clips_of: dict[str, list[Clip]] = {}
+    for clip in clips:
+        clips_of.setdefault(clip.path, []).append(clip)
+    found = dict(zip(clips_of, threads.map(partial(_attempt, read), clips_of), strict=True))
+    for path, one in found.items():
+        if isinstance(one, AudioError):
+            features.leave_out(clips_of[path], one)
+    return {path: one for path, one in found.items() if not isinstance(one, AudioError)}
+
+
+def _attempt(read: Callable[[str], Made], path: str) -> Made | AudioError:
+    """Return the result of reading a file, or its AudioError. Raises KitError if the disk fails."""
+    try:
+        return read(path)
+    except AudioError as error:
+        return error
+    except FileNotFoundError:
+        return AudioError(f"{path}: no such audio file")
+    except OSError as error:
+        raise KitError(f"{path}: {error.strerror or error}") from error
 
 
 def _fill(
-    features: Features, clips: Collection[Clip], experts: Mapping[str, ExpertSettings], banks: Mapping[str, Bank],
-    threads: ThreadPoolExecutor, device: "Device | None",
+    features: Features, clips: Collection[Clip], experts: Mapping[str, ExpertSettings], threads: ThreadPoolExecutor,
+    device: "Device | None",
 ) -> None:  # fmt: skip
     """Compute the missing frames of all experts.
 
     All networks are opened first, so that a damaged file is reported early.
     """
+    banks: dict[str, Any] = features.banks
     missing: dict[str, dict[str, list[Clip]]] = {}  # clips by key, by expert
     for clip in clips:
         for name, bank in banks.items():
@@ -232,80 +243,71 @@ def _fill(
     for name, lacking in missing.items():
         lacking = {key: some for key, some in lacking.items() if some[0].id in features.keys}
         with progress(f"{name} frames", len(lacking), "clip") as bar:
-            computed = 0
-            for group in _decoded(banks[name], experts[name], lacking, threads):
-                computed += _store_frames(features, name, banks[name], networks[name], group, lacking)
-                bar.update(len(group))
-        log.info(
-            "expert %s: computed the frames of %s, stored in %s", name, counted(computed, "clip"), banks[name].folder
-        )
+            for waves in _decoded(banks[name], experts[name], lacking, threads):
+                _store_frames(features, name, networks[name], waves, lacking)
+                bar.update(len(waves))
+        log.info("expert %s: computed the frames of %s", name, counted(len(lacking), "clip"))
         del networks[name]
 
 
 def _store_frames(
-    features: Features, name: str, bank: Bank, frames_of: Frames, group: dict[str, Any], clips: Mapping[str, list[Clip]]
-) -> int:
-    """Store the frames of waves by key; return how many."""
+    features: Features, name: str, frames_of: Frames, waves: dict[str, Any], clips: Mapping[str, list[Clip]]
+) -> None:
+    """Store the frames of waves by key."""
     from system.compute.device import memory_errors
 
-    for key in [key for key, wave in group.items() if isinstance(wave, AudioError)]:
-        features.leave_out(clips[key], group.pop(key))
-    if not group:
-        return 0
+    bank: Any = features.banks[name]
+    for key in [key for key, wave in waves.items() if isinstance(wave, AudioError)]:
+        features.leave_out(clips[key], waves.pop(key))
     hint = "stop other programs, or use a machine with more memory"
-    with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
-        frames = frames_of(list(group.values()))
-    limit, stored = np.inf if bank.dtype.kind == "i" else np.finfo(bank.dtype).max, 0
-    for key, series in zip(group, frames, strict=True):
+    with memory_errors(f"{name}: {counted(len(waves), 'clip')}", hint):
+        frames = frames_of(list(waves.values())) if waves else []
+    limit = np.inf if bank.dtype.kind == "i" else np.finfo(bank.dtype).max
+    for key, series in zip(waves, frames, strict=True):
         if np.abs(series).max() <= limit:
             bank.store(key, series)
-            stored += 1
         else:
             large = f"frames by {name} have values too large for {bank.dtype}; repair or remove this audio file"
             features.leave_out(clips[key], AudioError(f"{clips[key][0].path}: {large}"))
-    return stored
 
 
 def _decoded(
-    bank: Bank, expert: ExpertSettings, missing: Mapping[str, list[Clip]], threads: ThreadPoolExecutor
+    bank: Any, expert: ExpertSettings, missing: Mapping[str, list[Clip]], threads: ThreadPoolExecutor
 ) -> Iterator[dict[str, Any]]:
     """Yield groups of waves of similar lengths by key; the next group is decoded meanwhile."""
     seconds = {key: _seconds(clips[0]) for key, clips in missing.items()}
-    groups: list[list[str]] = []
-    for key in sorted(missing, key=seconds.__getitem__, reverse=True):
-        last = groups[-1] if groups else []
-        if not last or len(last) == GROUP_CLIPS or sum(map(seconds.__getitem__, last)) >= GROUP_SECONDS:
-            groups.append([])
-        groups[-1].append(key)
+    left, groups = sorted(missing, key=seconds.__getitem__), list[list[str]]()
+    while left:
+        size = min(GROUP_CLIPS, ceil(GROUP_SECONDS / max(1, seconds[left[-1]])))
+        groups.append(left[-size:])
+        del left[-size:]
     random.SystemRandom().shuffle(groups)  # other processes have another order
 
-    def start(group: list[str]) -> dict[str, Future[Any]]:
-        bank.refresh()
-        paths = {key: missing[key][0].path for key in group if key not in bank}
-        return {key: threads.submit(_attempt, expert.read, path) for key, path in paths.items()}
+    def lacking() -> Iterator[list[str]]:
+        for group in groups:
+            bank.refresh()
+            yield [key for key in group if key not in bank]
 
-    ahead = start(groups[0]) if groups else {}
-    for following in [*groups[1:], []]:
-        waiting, ahead = ahead, start(following)
-        yield {key: wave.result() for key, wave in waiting.items() if key not in bank}
+    def decode(keys: Sequence[str]) -> dict[str, Any]:
+        paths = [missing[key][0].path for key in keys]
+        return dict(zip(keys, threads.map(partial(_attempt, expert.read), paths), strict=True))
 
-
-def _of_each(read: Callable[[str], Any], paths: Iterable[str], threads: ThreadPoolExecutor) -> dict[str, Any]:
-    """Read each file once; return results or AudioErrors by path."""
-    unique = list(dict.fromkeys(paths))
-    return dict(zip(unique, threads.map(partial(_attempt, read), unique), strict=True))
+    for waves in read_ahead(decode, lacking(), 1):
+        yield {key: wave for key, wave in waves.items() if key not in bank}
 
 
-def _attempt(read: Callable[[str], Any], path: str) -> Any:
-    """Return the result of reading a file, or its AudioError. Raises KitError if the disk fails."""
+def read_ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int) -> Iterator[Made]:
+    """Yield what `make` makes of each item, in order; threads make the next `count` meanwhile."""
+    threads, waiting = ThreadPoolExecutor(count, "ahead"), deque[Future[Made]]()
     try:
-        return read(path)
-    except AudioError as error:
-        return error
-    except FileNotFoundError:
-        return AudioError(f"{path}: no such audio file")
-    except OSError as error:
-        raise KitError(f"{path}: {error.strerror or error}") from error
+        for item in items:
+            waiting.append(threads.submit(make, item))
+            if len(waiting) > count:
+                yield waiting.popleft().result()
+        for one in waiting:
+            yield one.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def _seconds(clip: Clip) -> float:
@@ -313,26 +315,9 @@ def _seconds(clip: Clip) -> float:
     return clip.seconds or Path(clip.path).stat().st_size / BYTES_A_SECOND
 
 
-def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str, most: float = np.inf) -> None:
-    """Warn if frames and manifest disagree about a duration, since the times of moments would be wrong.
-
-    most: Clips whose frames differ by a larger share are left out.
-    """
-    bank, hop, differing = features.banks[name], features.grids[name].hop, []
+def leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
+    """Leave out clips whose frames have another length, since the times of moments would be wrong."""
+    bank, hop = features.banks[name], features.grids[name].hop
     for clip in clips:
-        if not clip.seconds or clip.id not in features.keys:
-            continue
-        last = bank.rows_of(features.keys[clip.id]) * hop
-        said = f"{clip.path}: the frames last {last:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
-        if abs(last - clip.seconds) > max(LENGTH_TOLERANCE + hop, most * clip.seconds):
-            features.leave_out([clip], AudioError(f"{said}; replace the file, or correct the manifest"))
-        elif abs(last - clip.seconds) > LENGTH_TOLERANCE + hop:
-            differing.append(said)
-    if differing:
-        log.warning(
-            "expert %s: frames and manifest disagree about the length of %s of %d; correct the expert's setting "
-            "hop_seconds if it exists, or make the manifest again",
-            name, counted(len(differing), "recording"), len(clips),
-        )  # fmt: skip
-    for said in differing[:SHOWN]:
-        log.warning("  %s", said)
+        if (key := features.keys.get(clip.id)) and (fault := length_fault(clip, bank.rows_of(key) * hop, hop)):
+            features.leave_out([clip], AudioError(fault))

@@ -64,33 +64,25 @@ def pieces_of(
     recording are shorter. Each piece is a separate clip.
     Raises: KitError for a recording without a length, and for more pieces than MAX_FRAMES.
     """
-    banks: dict[str, PieceBank] = {}
-    for name, bank in features.banks.items():
-        if not isinstance(bank, Bank | Waveforms):
-            raise KitError(
-                "windows need several embeddings per recording, but this model's files have one per recording; "
-                "use another model"
-            )
-        banks[name] = PieceBank(bank)
+    banks = {name: PieceBank(bank) for name, bank in features.banks.items() if isinstance(bank, Bank | Waveforms)}
+    if not banks:
+        raise KitError(
+            "windows need several embeddings per recording, but this model's files have one; use another model"
+        )
     pieces: list[list[Clip]] = []
     keys: dict[str, str] = {}
     for recording in recordings:
         if not recording.seconds:
-            raise KitError(
-                f"recording {recording.id} has no length, which is needed to cut it into pieces; "
-                "add `seconds` to its line in the manifest"
-            )
+            raise KitError(f"recording {recording.id}: no length; add `seconds` to its line in the manifest")
         if (count := ceil(recording.seconds / hop - 1e-9)) > MAX_FRAMES:
-            raise KitError(
-                f"recording {recording.id} has {count:,} pieces (one every {hop:g} s of {recording.seconds:,.0f} s), "
-                f"but the limit is {MAX_FRAMES:,}; use a longer hop, or cut the recording"
-            )
+            said = f"recording {recording.id} has {count:,} pieces, but the limit is {MAX_FRAMES:,}"
+            raise KitError(f"{said}; use a longer hop, or cut the recording")
         whole = features.keys[recording.id]
-        of_recording = {f"{recording.id}{MARK}{number}": f"{whole}{MARK}{number}" for number in range(max(1, count))}
+        of_recording = {f"{recording.id}{MARK}{number}": f"{whole}{MARK}{number}" for number in range(count)}
         for name, bank in banks.items():
             frames, grid = features.banks[name].rows_of(whole), features.grids[name]
             for number, key in enumerate(of_recording.values()):
                 bank.places[key] = (whole, *frame_range((number + 0.5) * hop, seconds, grid, frames))
         keys |= of_recording
         pieces.append([replace(recording, id=name, seconds=seconds) for name in of_recording])
-    return pieces, Features({**banks}, keys, {}, features.grids)
+    return pieces, Features({**banks}, keys, grids=features.grids)

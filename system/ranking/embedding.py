@@ -1,7 +1,6 @@
 """Embed clips and captions in evaluation mode."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +12,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.features.extract import Features
-from system.models.batch import Batch
+from system.features.extract import Features, read_ahead
 from system.models.embeddings import Embedded, Embeddings, Ragged, unit_vectors
 from system.models.retrieval import RetrievalModel
 
@@ -68,7 +66,7 @@ def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar
     order = np.argsort(lengths, kind="stable")
     groups = [order[part] for part in _batch_slices(lengths[order], [clips[n].seconds or 0.0 for n in order])]
     found: list[torch.Tensor] = [torch.empty(0)] * len(clips)
-    batches = _read_ahead([[clips[number] for number in group] for group in groups], features)
+    batches = read_ahead(lambda group: collate([Item(clips[n], ()) for n in group], features), groups, 1)
     with _evaluation_mode(model):
         for group, batch in zip(groups, batches, strict=True):
             embedded = model.audio(batch.to(model.device).audio)
@@ -95,21 +93,6 @@ def _rows(embedded: Embedded) -> Sequence[torch.Tensor]:
 def _frame_counts(clips: Sequence[Clip], features: Features) -> np.ndarray:
     bank = next(iter(features.banks.values()))
     return np.array([bank.rows_of(features.keys[clip.id]) for clip in clips], dtype=np.int64)
-
-
-def _read_ahead(groups: Sequence[Sequence[Clip]], features: Features) -> Iterator[Batch]:
-    """Yield one batch per group of clips.
-
-    A thread reads the batch of the next group meanwhile.
-    """
-    with ThreadPoolExecutor(1, "batches") as reader:
-        ahead = None
-        for group in groups:
-            current, ahead = ahead, reader.submit(collate, [Item(clip, ()) for clip in group], features)
-            if current is not None:
-                yield current.result()
-        if ahead is not None:
-            yield ahead.result()
 
 
 def _batch_slices(lengths: Sequence[int] | np.ndarray, seconds: Sequence[float]) -> Iterator[slice]:
