@@ -11,11 +11,11 @@ Sources: Vedantam et al. 2015, "CIDEr", section 4, as pycocoevalcap 1.2 computes
 import logging
 import os
 import re
-import shutil
-import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, count
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,17 +30,11 @@ from data_tools.words import lower_composed
 
 ORDERS, SIGMA, SCALE = 4, 6.0, 10.0  # longest n-gram in words; of the penalty, in words; largest score
 FREQUENT = 1 / 12  # share of the captions from which a feature is a full row, which is faster to add
-# N-grams are whole numbers, which numpy sorts and counts fast. Two numbers below 2^32 share one of 64 bits, a key:
-# `a << 32 | b`; then `key >> 32` is a, and `key & _LOW` is b. Keys of three kinds occur:
-# * n-gram a followed by word b, which together are a longer n-gram; the table `_grams` gives each its own number.
-#   With "a" 1 and the empty n-gram 0, "a dog" has the key 1 << 32 | (word number of "dog").
-# * n-gram b in caption c as one of n words, where a is 4 c + n - 1, so that sorted keys are in groups of equal c and n.
-#   Two more bits further, `key >> 34` is c.
-# * An n-gram for the k-th time (k > 0, from 0 on) is a feature of its own, as if the word _LOW - k followed it.
+# N-grams have numbers below 2^32. A key is one of a caption: `caption << 34 | order << 32 | number`, the order 0 to 3;
+# sorted keys are in groups of equal caption and order.
 _LOW = 0xFFFFFFFF
 _SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 1.2e-4
-_OCTAVE = 1 << 20  # bits of a float32 from one bar of the figure to the next, an eighth of an octave
-_LOWEST, _HIGHEST = 0x3A8, 0x418  # bars of 2^-10 and 2^4, the end of the histogram
+_BINS = 0x41800000 >> _SHIFT  # below the bits of 16.0; no score is above 10
 _ROWS, _BLOCK = 512, 1 << 18  # most candidates and scores of a block, which fits into a core's cache
 
 # Clitics are tokens of their own ("'s", "n't"), as are the two halves of "cannot" and its like; a hyphen, apostrophe or
@@ -100,11 +94,12 @@ def tokenize(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
         return [regex_tokens(caption) for caption in captions]
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
-    if shutil.which("java") is None:
-        raise KitError("the tokenizer ptb needs Java, and `java` is missing; install it, or set tokenizer: regex")
-    tokens = PTBTokenizer().tokenize({n: [{"caption": " ".join(one.split())}] for n, one in enumerate(captions)})
+    tokens = {}
+    with suppress(OSError):  # no Java
+        tokens = PTBTokenizer().tokenize({n: [{"caption": " ".join(one.split())}] for n, one in enumerate(captions)})
     if len(tokens) != len(captions):
-        raise KitError(f"Java tokenized {len(tokens)} lines of {len(captions)} captions; set tokenizer: regex")
+        said = f"Java tokenized {len(tokens)} lines of {len(captions)} captions"
+        raise KitError(f"{said}; install Java, or set tokenizer: regex")
     return [tokens[n][0].split() for n in range(len(captions))]
 
 
@@ -123,50 +118,42 @@ class CiderD:
     """
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
-        self._words: dict[str, int] = {}
-        self._grams: dict[int, int] = {}  # number by the numbers of its beginning and its last word; 0 is the empty one
-        captions = [tokens for document in documents for tokens in document]
+        # Of n-grams, and of (n-gram's number, k) for its occurrences after the first; a new one gets the next number.
+        self._numbers: dict[Any, int] = defaultdict(count().__next__)
+        captions = list(chain.from_iterable(documents))
         keys, self._most = self._keys(captions), np.log(len(documents))
         document = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         distinct = np.unique(document[keys >> 34] << 32 | keys & _LOW)
-        frequencies = np.bincount(distinct & _LOW, minlength=len(self._grams) + 1)
-        self._idf = self._most - np.log(np.maximum(1, frequencies))
+        self._idf = self._most - np.log(np.maximum(1, np.bincount(distinct & _LOW)))
         self.corpus = self._weigh(captions, keys)
 
     def features(self, captions: Sequence[Tokens]) -> Features:
         return self._weigh(captions, self._keys(captions))
 
-    def _numbers(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the number of each n-gram, by the numbers of its beginning and of its last word."""
-        keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
-        return np.array([self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()], int)[inverse]
-
     def _keys(self, captions: Sequence[Tokens]) -> np.ndarray:
-        """Return a key of every n-gram of every caption: the caption, the order - 1 (2 bits), and its number."""
-        lengths = np.array([len(tokens) for tokens in captions], int)
-        words = np.array([self._words.setdefault(w, len(self._words)) for w in chain.from_iterable(captions)], int)
-        caption = np.repeat(np.arange(len(captions)), lengths)
-        position = np.arange(len(words)) - np.repeat(lengths.cumsum() - lengths, lengths)
-        ending, parts = np.zeros(len(words), int), []  # the n-gram that ends at each word
-        for order in range(ORDERS):
-            at = np.flatnonzero(position >= order)
-            ending[at] = self._numbers(ending[at - 1] if order else ending[at], words[at])
-            parts.append((caption[at] * ORDERS + order) << 32 | ending[at])
-        return np.concatenate(parts)
+        """Return a key of every n-gram of every caption."""
+        keys = [
+            (caption * ORDERS + order) << 32 | self._numbers[gram]
+            for caption, tokens in enumerate(captions)
+            for order in range(ORDERS)
+            for gram in zip(*(tokens[first:] for first in range(order + 1)), strict=False)
+        ]
+        return np.array(keys, np.int64)
 
     def _weigh(self, captions: Sequence[Tokens], keys: np.ndarray) -> Features:
         distinct, times = np.unique(keys, return_counts=True)
         group, gram = distinct >> 32, distinct & _LOW  # a group: the n-grams of one caption and order
-        idf = np.full(len(self._grams) + 1, self._most)
+        idf = np.full(len(self._numbers), self._most)
         idf[: len(self._idf)] = self._idf
         norms = np.sqrt(np.bincount(group, (times * idf[gram]) ** 2))[group]
         weights = np.divide(idf[gram], norms, out=np.zeros_like(norms), where=norms > 0)
         entry = np.repeat(np.arange(len(gram)), times)
         k = np.arange(len(entry)) - np.repeat(times.cumsum() - times, times)
         feature = gram[entry]
-        feature[k > 0] = self._numbers(feature[k > 0], _LOW - k[k > 0])  # as if k were a word
+        later = np.flatnonzero(k)
+        feature[later] = [self._numbers[pair] for pair in zip(feature[later].tolist(), k[later].tolist(), strict=True)]
         start = np.searchsorted(group[entry], np.arange(len(captions) + 1) * ORDERS)
-        shape = len(captions), len(self._grams) + 1
+        shape = len(captions), len(self._numbers)
         candidate, reference = weights[entry], (times * weights)[entry] * (SCALE / ORDERS)
         as_candidate, as_reference = (
             sparse.csr_array((one, feature.astype(np.int32), start.astype(np.int32)), shape)
@@ -183,12 +170,9 @@ class CiderAmong:
 
         self.kernel, self._dtype = kernel, dtype
         candidates, references = features.candidate[members], features.reference[members]
-        # Only the features of these captions get a column, in the order in which the captions have them, so that the
-        # columns of a caption are near each other in a core's cache.
-        number = np.full(candidates.shape[1], -1, np.int32)
-        columns = kernel.number_by_use(candidates.indices, number)  # of both: they have the same features
-        parts = columns, candidates.indptr
-        shape = len(members), int(number.max(initial=-1)) + 1
+        # Only the features of these captions get a column, so that the columns fit into a core's cache.
+        number = (np.bincount(candidates.indices) > 0).cumsum(dtype=np.int32) - 1
+        parts, shape = (number[candidates.indices], candidates.indptr), (len(members), number.max(initial=-1) + 1)
         self._candidates = sparse.csr_array((candidates.data.astype(dtype), *parts), shape)
         references = sparse.csr_array((references.data.astype(dtype), *parts), shape).tocsc()
         frequent = np.flatnonzero(np.diff(references.indptr) > FREQUENT * len(members))
@@ -239,33 +223,23 @@ class CiderAmong:
         return found
 
 
-class Distribution(NamedTuple):
-    """CIDEr-D of all ordered pairs of captions, also of a caption with itself."""
+def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
+    """Return percentiles of the CIDEr-D of all ordered pairs, also of a caption with itself.
 
-    pairs: int
-    percentiles: list[float]  # by up to a relative 1.2e-4 too low
-    counts: list[int]  # of pairs with edges[k] <= score < edges[k + 1]
-    edges: list[float]
-
-
-def distribution(features: Features, percents: Sequence[float]) -> Distribution:
-    """Count all scores by the upper bits of float32, which are ordered as the scores."""
+    They are too low by up to a relative 1.2e-4: scores are counted by the upper bits of float32.
+    """
     among = CiderAmong(features, np.argsort(features.lengths, kind="stable"))  # neighbours share a row of the penalty
 
     def count(blocks: Iterator[tuple[int, np.ndarray]]) -> np.ndarray:
-        counts = np.zeros(_HIGHEST * _OCTAVE >> _SHIFT, np.int64)
+        counts = np.zeros(_BINS, np.int64)
         for _, block in blocks:
             among.kernel.count_upper_bits(block.ravel().view(np.uint32), _SHIFT, counts)
         return counts
 
-    counts = np.sum(among.each_thread(count), axis=0)
-    pairs = int(counts.sum())
-    bins = np.searchsorted(counts.cumsum(), np.array(percents) * (pairs - 1) // 100, side="right")
-    bars = counts.reshape(_HIGHEST, -1).sum(1)
-    edges = (np.arange(_LOWEST, _HIGHEST + 1) * _OCTAVE).astype(np.uint32).view(np.float32)
-    percentiles = (bins << _SHIFT).astype(np.uint32).view(np.float32)
-    sizes = [bars[:_LOWEST].sum(), *bars[_LOWEST:]]
-    return Distribution(pairs, percentiles.tolist(), sizes, [0.0, *edges.tolist()])
+    counts = np.sum(among.each_thread(count), axis=0).cumsum()
+    bins = np.searchsorted(counts, np.array(percents) * (counts[-1] - 1) // 100, side="right")
+    found: list[float] = (bins << _SHIFT).astype(np.uint32).view(np.float32).tolist()
+    return found
 
 
 def margin_factor(scores: np.ndarray, thresholds: Sequence[float], factors: Sequence[float]) -> np.ndarray:
@@ -278,36 +252,32 @@ class Relevance:
     """CIDEr-D between training captions, and margin factors by its percentiles in a corpus of clips' captions."""
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]]) -> None:
-        self.settings, self._rows, self._lock = settings, dict[str, int](), threading.Lock()
-        captions = self._tokenize([caption for captions in corpus for caption in captions])
+        self.settings, self._rows = settings, dict[str, int]()
+        captions = tokenize(list(chain.from_iterable(corpus)), settings.tokenizer)
         if len(captions) < 2:
             raise KitError(f"CIDEr-D needs two captions, not {len(captions)}; add data")
         self._cider = CiderD([[caption] for caption in captions])
         percents = [point.percentile for point in settings.relax]
-        self.distribution = distribution(self._cider.corpus, percents)
-        named = [f"c{q:g} {c:.5f}" for q, c in zip(percents, self.distribution.percentiles, strict=True)]
-        log.info("CIDEr-D of %s pairs of captions: %s", f"{self.distribution.pairs:,}", ", ".join(named))
+        self.percentiles = percentiles(self._cider.corpus, percents)
+        named = [f"c{q:g} {c:.5f}" for q, c in zip(percents, self.percentiles, strict=True)]
+        log.info("CIDEr-D of %s pairs of captions: %s", f"{len(captions) ** 2:,}", ", ".join(named))
         self.prepare([])
-
-    def _tokenize(self, captions: Sequence[str]) -> list[list[str]]:
-        return tokenize(captions, self.settings.tokenizer)
 
     def margin_factor(self, scores: np.ndarray) -> np.ndarray:
         """Return the factor r(c) of each score, by the corpus's percentiles."""
-        return margin_factor(scores, self.distribution.percentiles, [point.factor for point in self.settings.relax])
+        return margin_factor(scores, self.percentiles, [point.factor for point in self.settings.relax])
 
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute the features of more captions, so that batches of them are fast."""
         self._rows = {caption: row for row, caption in enumerate(dict.fromkeys([*self._rows, *captions]))}
-        self._features = self._cider.features(self._tokenize(list(self._rows)))
+        self._features = self._cider.features(tokenize(list(self._rows), self.settings.tokenizer))
 
     def among(self, captions: Sequence[str]) -> CiderAmong:
         """Return CIDEr-D between N captions."""
         rows, features = self._rows, self._features
         if not all(caption in rows for caption in captions):
             rows = {caption: row for row, caption in enumerate(dict.fromkeys(captions))}
-            with self._lock:  # new words are numbered
-                features = self._cider.features(self._tokenize(list(rows)))
+            features = self._cider.features(tokenize(list(rows), self.settings.tokenizer))
         return CiderAmong(features, np.array([rows[caption] for caption in captions], int))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:

@@ -1,13 +1,10 @@
-"""Figures of a run: curves of its metrics, and the distribution of CIDEr-D with the factor on margins."""
+"""Figures of a run: curves of its metrics."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
 from submission.runs.record import EpochLine
-from system.losses.cider import Relevance
 from system.runs.folder import Run
 
 # Lines also differ in dashes and markers, for colour-blind readers.
@@ -27,31 +24,6 @@ CURVES = {
         {"spread_of_clips": "clips", "spread_of_captions": "captions"},
     ),
 }
-
-
-def draw_relevance(relevance: Relevance, path: Path) -> None:
-    """Draw the histogram of relevance (CIDEr-D), and the factor on margins over it; both axes are logarithmic.
-
-    The first bar contains all scores below 2^-10, most of them 0.
-    """
-    distribution = relevance.distribution
-    edges, counts = np.array(distribution.edges), np.array(distribution.counts)
-    edges[0] = edges[1] / 2  # a logarithmic axis has no 0
-    figure = new_figure()
-    axes = figure.add_subplot(xscale="log", yscale="log", xlabel="CIDEr-D (first bar: below 0.001)", ylabel="pairs")
-    title = f"captions of {', '.join(relevance.settings.corpus)}: {distribution.pairs:,} pairs"
-    axes.set_title(title, loc="left", fontsize="medium")
-    axes.stairs(counts, edges, fill=True, color=BLUE, alpha=0.4)
-    axes.set_ylim(bottom=0.5)
-    curve = axes.twinx()
-    curve.set(ylim=(0, 1.05), ylabel="r(c), factor on the margin")
-    scores = np.geomspace(edges[0], edges[-1], 2000)
-    curve.plot(scores, relevance.margin_factor(scores), color=ORANGE)
-    for point, threshold in zip(relevance.settings.relax, distribution.percentiles, strict=True):
-        if threshold > edges[0]:
-            curve.axvline(threshold, color=ORANGE, linestyle=":", linewidth=1)
-            curve.annotate(f"c{point.percentile:g}", (threshold, 0.02), rotation=90, ha="right", color=ORANGE)
-    save(figure, path)
 
 
 def draw_run(run: Run) -> list[Path]:

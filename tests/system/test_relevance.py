@@ -102,9 +102,8 @@ def test_relax_thresholds_are_percentiles_of_the_corpus() -> None:
     each = between(relevance, [caption for captions in clips for caption in captions])
     scores = np.sort(each, axis=None)
     expected = [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
-    assert relevance.distribution.percentiles == pytest.approx(expected, rel=1.3e-4)
-    assert sum(relevance.distribution.counts) == len(scores)
-    factors = relevance.margin_factor(np.array(relevance.distribution.percentiles, np.float32))
+    assert relevance.percentiles == pytest.approx(expected, rel=1.3e-4)
+    factors = relevance.margin_factor(np.array(relevance.percentiles, np.float32))
     assert factors == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
 
 
@@ -116,8 +115,7 @@ def test_relevance_corpora_with_fewer_than_two_captions_are_refused(clips: list[
 
 def test_corpus_of_two_captions_is_enough() -> None:
     relax = [PercentileFactor(percentile=q, factor=1.0) for q in (50.0, 100.0)]
-    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]]).distribution
-    assert found.pairs == 4
+    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]])
     assert found.percentiles == pytest.approx([0, 7.5], rel=2e-4), "three words have n-grams of three of four orders"
 
 
@@ -129,31 +127,8 @@ def test_one_point_is_enough_and_lowers_all_margins() -> None:
 
 def test_captions_without_words_have_cider_0(tmp_path: Path) -> None:
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
-    assert relevance.distribution.percentiles == [0.0, 0.0, 0.0]
+    assert relevance.percentiles == [0.0, 0.0, 0.0]
     found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
     assert not found[:2].any()
     assert relevance.margin_factor(found)[:2] == pytest.approx(1.0)
     assert relevance.margin_factor(found)[2, 2] == pytest.approx(0.4)
-
-
-def test_relevance_figure_shows_histogram_and_relax_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
-    from system.runs.plots import draw_relevance
-
-    drawn: list[Figure] = []
-    saving = Figure.savefig
-
-    def save(figure: Figure, *arguments: Any, **more: Any) -> None:
-        drawn.append(figure)
-        saving(figure, *arguments, **more)
-
-    monkeypatch.setattr(Figure, "savefig", save)
-    relevance = Relevance(settings(), corpus())
-    found = relevance.distribution
-    draw_relevance(relevance, tmp_path / "a.png")
-    bars, right = drawn[0].axes
-    assert bars.patches[0].get_data().values.tolist() == found.counts  # type: ignore[attr-defined]
-    x, y = right.lines[0].get_data()
-    assert np.array_equal(relevance.margin_factor(np.asarray(x)), np.asarray(y))
-    assert [line.get_xdata()[0] for line in right.lines[1:]] == [c for c in found.percentiles if c > 2**-11]  # type: ignore[index]
