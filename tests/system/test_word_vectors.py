@@ -102,14 +102,6 @@ def test_mean_of_word_vectors_is_scaled_to_length_1(tmp_path: Path) -> None:
     assert np.allclose(found.values.numpy(), [unit(dog + bark), unit(dog)], atol=1e-6)  # a longer vector says more
 
 
-def test_word_vector_encoder_without_text_cache_stores_no_words_of_queries(tmp_path: Path) -> None:
-    words = encoder(binary(tmp_path / "v.bin"))
-    words.caches_texts = False
-    words(["dog bark zebra"])
-    assert words.without_known_words(["lion"]) == ["lion"]
-    assert not words._vectors
-
-
 def test_counted_padding_adds_to_the_length_of_captions_only_in_training(tmp_path: Path) -> None:
     words = encoder(binary(tmp_path / "v.bin"))
     texts = ["dog", "dog bark a"]

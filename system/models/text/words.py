@@ -3,7 +3,6 @@
 import hashlib
 import mmap
 import re
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -73,7 +72,6 @@ class WordVectorsEncoder(TextEncoder):
         super().__init__()
         self.counts_padding = settings.embedding == "words"
         self.settings, self.file = settings, WordVectorFile(Path(settings.vectors), settings.dim)
-        self._vectors: dict[str, np.ndarray | None] = {}
         numbers = np.frombuffer(hashlib.sha256(b"").digest(), np.uint32).tolist()
         vector = np.random.default_rng(numbers).standard_normal(settings.dim)
         self.unknown = np.array(vector / np.linalg.norm(vector), np.float32)
@@ -100,25 +98,15 @@ class WordVectorsEncoder(TextEncoder):
         return self.unknown if known is None else known
 
     def _find(self, word: str) -> np.ndarray | None:
-        if word in self._vectors:
-            return self._vectors[word]
         found = self._look_up(word)
         if found is None:
-            parts = [self._look_up(part) for part in re.split("['’-]", word)]
-            known = [part for part in parts if part is not None]
-            found = np.mean(known, axis=0) if known else None
-        if self.caches_texts:
-            self._vectors[word] = found
+            parts = [part for piece in re.split("['’-]", word) if (part := self._look_up(piece)) is not None]
+            found = np.mean(parts, axis=0) if parts else None
         return found
 
     def _look_up(self, word: str) -> np.ndarray | None:
         found = self.file.get(word)
         return found if found is not None else self.file.get(word.capitalize())
-
-    def prepare(self, texts: Sequence[str]) -> None:
-        for text in texts:
-            for word in words_of(text):
-                self._find(word)
 
     def identity(self) -> str:
         return checksum(self.file.path)
@@ -137,43 +125,34 @@ class WordVectorFile:
 
     def __init__(self, path: Path, dim: int) -> None:
         """Open a file. Raises KitError if it is missing, cut, of another format, or of another dimension."""
-        self.path, self.dim = path, dim
+        self.path, self.dim, self._offsets = path, dim, dict[bytes, int]()
         if path.suffix != ".bin":
             raise KitError(f"{path}: not word2vec's binary format; name a .bin file")
         try:
             with path.open("rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             offset = self._bytes.find(b"\n", 0, 64) + 1
-            count, size = map(int, self._bytes[:offset].split())
-            hashes, offsets = array("q"), array("q")  # 16 bytes a word
-            for _ in range(count if size == dim else 0):
-                while self._bytes[offset] == ord("\n"):  # some writers end a vector with a line end
-                    offset += 1
+            self._count, size = map(int, self._bytes[:offset].split())
+            for _ in range(self._count if size == dim else 0):
                 if (blank := self._bytes.find(b" ", offset, offset + LONGEST_WORD)) < 0:
                     raise ValueError("a word has no end")
-                hashes.append(hash(self._bytes[offset:blank]))
-                offsets.append(offset)
+                word = self._bytes[offset:blank].lstrip(b"\n")  # some writers end a vector with a line end
+                self._offsets.setdefault(word, blank + 1)
                 offset = blank + 1 + 4 * dim
             if offset > len(self._bytes):
                 raise ValueError("it is cut")
-        except (OSError, ValueError, IndexError) as error:
+        except (OSError, ValueError) as error:
             raise KitError(f"{path} cannot be read as a .bin file of word2vec ({error}); download it again") from error
         if size != dim:
             raise KitError(f"{path} has vectors of {size} values, not {dim}; set text.dim to {size}")
-        order = np.argsort(np.frombuffer(hashes, np.int64), kind="stable")
-        self._hashes, self._offsets = np.frombuffer(hashes, np.int64)[order], np.frombuffer(offsets, np.int64)[order]
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return self._count
 
     def get(self, word: str) -> np.ndarray | None:
         """Return the (D,) float32 vector of a word, if the file has it."""
-        wanted = word.encode() + b" "
-        first, last = (int(np.searchsorted(self._hashes, hash(wanted[:-1]), side)) for side in ("left", "right"))
-        for offset in self._offsets[first:last].tolist():
-            if self._bytes[offset : offset + len(wanted)] == wanted:
-                return np.frombuffer(self._bytes, "<f4", self.dim, offset + len(wanted)).astype(np.float32)
-        return None
+        offset = self._offsets.get(word.encode())
+        return None if offset is None else np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32)
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
