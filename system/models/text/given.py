@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import nn
 
 from data_tools.cli import counted
-from data_tools.embeddings import HINT, read_vectors
+from data_tools.embeddings import HINT, Vectors, read_vectors
 from data_tools.errors import KitError
 from data_tools.frames import read_frames
 from data_tools.manifest import Text
@@ -48,10 +48,10 @@ class TextEmbeddings(TextSettings):
     def is_published(self) -> bool:
         return self.head == "none"
 
-    def open(self) -> Any:
-        """Open the embeddings: vectors (1, D) by text."""
+    def open(self) -> Vectors:
+        """Read the embeddings by text."""
         if self.queries:
-            return QueryFiles(Path(self.files[0]), self.queries, self.array)
+            return read_queries(Path(self.files[0]), self.queries, self.array)
         return read_vectors(self.files, "caption")
 
     def needs(self) -> list[Need]:
@@ -73,32 +73,20 @@ class TextEmbeddings(TextSettings):
         return TextEmbeddingsEncoder(self)
 
 
-class QueryFiles:
-    """Features of queries in a folder, the mean of each query's tokens, by text."""
-
-    def __init__(self, folder: Path, queries: Sequence[str], array: str) -> None:
-        self.folder, self.array = folder, array
-        lines = [line for path in queries for _, line in read_published(Path(path))]
-        self.ids = {line.query: str(line.qid) for line in reversed(lines)}  # the first of equal texts counts
-        if len({*self.ids.values()}) < len(self.ids):
-            raise KitError(f"{' and '.join(queries)}: an id belongs to two texts; give each query its own id")
-
-    def __contains__(self, text: str) -> bool:
-        return text in self.ids and self._path(text).is_file()
-
-    def _path(self, text: str) -> Path:
-        named = self.folder / f"qid{self.ids[text]}.npz"
-        return named if named.is_file() else self.folder / f"{self.ids[text]}.npz"
-
-    def read(self, text: str) -> np.ndarray:
-        """Return the mean of a query's tokens, (1, V)."""
-        found: np.ndarray = read_frames(self._path(text), self.array).mean(0, keepdims=True)
-        return found
-
-    @property
-    def dim(self) -> int:
-        """Values of a token."""
-        return int(self.read(next(text for text in self.ids if text in self)).shape[1])
+def read_queries(folder: Path, queries: Sequence[str], array: str) -> Vectors:
+    """Read the mean of the tokens of each query that has a file in a folder; the first of equal texts counts."""
+    lines = [line for path in queries for _, line in read_published(Path(path))]
+    ids = {line.query: str(line.qid) for line in reversed(lines)}
+    if len({*ids.values()}) < len(ids):
+        raise KitError(f"{' and '.join(queries)}: an id belongs to two texts; give each query its own id")
+    found = Vectors()
+    for text, number in ids.items():
+        for file in (folder / f"{number}.npz", folder / f"qid{number}.npz"):
+            if file.is_file():
+                found[text] = read_frames(file, array).mean(0)
+    if not found:
+        raise KitError(f"{folder}: no qid<id>.npz of any query; correct `files` or `queries`")
+    return found
 
 
 class TextEmbeddingsEncoder(TextEncoder):
