@@ -1,8 +1,8 @@
 """BEATs: a transformer over 16 x 16 patches of a Kaldi log-mel, whose attention knows distances.
 
 Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm, `beats/`
-at 768a3c8. Tokens equal the original's by a relative 1e-4 (tests/golden). Deviations: no dropout and no layer drop in
-training; the classifier of a fine-tuned file is left out.
+at 768a3c8. Tokens equal the original's by a relative 1e-4 (tests/golden). Deviations: no dropout, no layer drop and no
+decay of gradients in training; the classifier of a fine-tuned file is left out.
 """
 
 import math
@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -30,7 +29,6 @@ class Beats(AudioNetwork):
     """Frames (L, 768) of 160 ms, each the mean of 8 patches. Patches of padding are masked everywhere."""
 
     kind: Literal["beats"]
-    gradient_decay: float = Field(1.0, gt=0, le=1)  # of the gradient per block, downwards; the original: 0.6
 
     rate: ClassVar = 16_000
     dim: ClassVar = DIM
@@ -48,15 +46,15 @@ class Beats(AudioNetwork):
         return max(1, ((round(seconds * 16_000) - 400) // 160 + 1) // PATCH) / seconds  # of whole patches
 
     def layers(self) -> Layers:
-        return BeatsLayers(self.gradient_decay)
+        return BeatsLayers()
 
 
 class BeatsLayers(Layers):
-    def __init__(self, gradient_decay: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.patch_embedding = nn.Conv2d(1, 512, PATCH, PATCH, bias=False)
         self.layer_norm, self.post_extract_proj = nn.LayerNorm(512), nn.Linear(512, DIM)
-        self.encoder = Encoder(gradient_decay)
+        self.encoder = Encoder()
 
     def load(self, tensors: dict[str, Any]) -> None:
         """Take the tensors; the table of distances is listed in every layer of the file."""
@@ -73,9 +71,8 @@ class BeatsLayers(Layers):
 
 
 class Encoder(nn.Module):
-    def __init__(self, gradient_decay: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.gradient_decay = gradient_decay
         positions = nn.Conv1d(DIM, DIM, 128, padding=64, groups=16)
         nn.init.normal_(positions.weight, std=math.sqrt(4 / (128 * DIM)))
         positions.bias = nn.Parameter(torch.zeros(DIM))
@@ -91,8 +88,6 @@ class Encoder(nn.Module):
         at = torch.arange(x.shape[1], device=x.device)
         bias = self.relative_attention_bias(distance_buckets(at - at[:, None])).permute(2, 0, 1)
         for layer in self.layers:
-            if self.gradient_decay < 1:
-                x = x * self.gradient_decay + x.detach() * (1 - self.gradient_decay)
             x = layer(x, bias, mask)
         return x
 

@@ -6,10 +6,9 @@ Deviation: files are resampled by soxr HQ unless `resampling` says otherwise.
 
 import itertools
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 from torchvision.models.vgg import make_layers
 
@@ -27,8 +26,7 @@ class Vggish(AudioNetwork):
     """Frames (L, 128), one per 0.96 s; a rest of less is dropped, and a shorter clip is padded with silence."""
 
     kind: Literal["vggish"]
-    pca_weights: str | None = None  # the published PCA; null for raw frames
-    vectors: Literal["quantised", "raw"] = "quantised"  # PCA, rounded to 0 to 255 as in AudioSet; or the last layer
+    pca_weights: str | None  # the published PCA, whose result is rounded to 0 to 255 as in AudioSet; null: raw frames
 
     rate: ClassVar = 16_000
     dim: ClassVar = 128
@@ -39,12 +37,6 @@ class Vggish(AudioNetwork):
         for name in ("vggish-10086976.pth", "vggish_pca_params-970ea276.pth")
     }
     sha256: ClassVar = {name: name[-12:-4] for name in addresses}
-
-    @model_validator(mode="after")
-    def _require_fitting_pca(self) -> Self:
-        if (self.vectors == "quantised") != (self.pca_weights is not None):
-            raise ValueError("pca_weights is needed for quantised frames, and for no others")
-        return self
 
     def needs(self) -> list[Need]:
         return super().needs() + ([self.need("pca_weights", self.pca_weights)] if self.pca_weights else [])

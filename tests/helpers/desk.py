@@ -83,7 +83,7 @@ def _broken_recipes(folder: Path, recipe: dict[str, Any]) -> None:
         ("no_split", "data.train.split", "train"),
         ("odd_split", "data.train.split", "dev"),
         ("tests", "data.train.split", "evaluation"),
-        ("no_weights", "model.audio.experts", {"vggish": {"kind": "vggish", "weights": "no.pth", "vectors": "raw"}}),
+        ("no_weights", "model.audio.experts", {"vggish": {"kind": "vggish", "weights": "no.pth", "pca_weights": None}}),
         (
             "hub",
             "model.text",

@@ -44,7 +44,7 @@ AUDIO: dict[str, dict[str, Any]] = {
         kind="passt", network="s16", patchout_time=2, patchout_bands=1, edge_jitter=True, stripes=STRIPES
     ),
     "efficientat": segments(kind="efficientat", network="mn04", edge_jitter=True, stripes=STRIPES),
-    "beats": segments(kind="beats", gradient_decay=0.6),
+    "beats": segments(kind="beats"),
     "m2d_clap": segments(kind="m2d_clap"),
     "eat": segments(kind="eat"),
 }
