@@ -6,7 +6,7 @@ banks, or in every step by the encoder `segments` (models/audio/segments.py), tr
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -158,41 +158,41 @@ def extractor(network: AudioNetwork, device: torch.device) -> Frames:
     shortest, longest = (round(seconds * network.rate) for seconds in network.seconds)
     size = round(network.segment_seconds * network.rate) if network.segment_seconds else longest
     least = size if network.segment_seconds else shortest
-    at_once = suited_to(device, SECONDS_AT_ONCE) * network.rate
 
     @exact_arithmetic()
     def compute(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
-        parts = [torch.from_numpy(part).to(device) for pieces in cut for part in pieces]
-        groups = groups_of_equal_length([len(part) for part in parts], at_once, least)
-        found = iter(outputs_of(layers, network.output, parts, groups, least))
-        return [np.concatenate([next(found).float().cpu().numpy() for _ in pieces]) for pieces in cut]
+        found = outputs_of(layers, network, [torch.from_numpy(wave).to(device) for wave in waves], size, least)
+        return [torch.cat(parts).float().cpu().numpy() for parts in found]
 
     return compute
 
 
 def outputs_of(
-    layers: Layers, output: str, segments: Sequence[Tensor], groups: Iterable[Sequence[int]], least: int
-) -> list[Tensor]:
-    """Compute the outputs of segments, each group together.
-
-    These are a vector (1, D) per segment (N,), or with output `frames` its frames (L, D).
+    layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], size: int, least: int, together: bool = False
+) -> list[list[Tensor]]:
+    """Compute the outputs of waves, (N,) each: for each of its segments, a vector (1, D) or its frames (L, D).
 
     Args:
-        groups: Indexes of the segments that are computed together.
+        size: Samples of a segment; the last one of a wave may be shorter.
         least: Samples to which shorter segments are padded with silence.
+        together: All segments at once, as in training; else those of equal length.
     """
+    cut = [wave.split(size) for wave in waves]
+    segments = [segment for parts in cut for segment in parts]
+    sizes = [len(one) if layers.pads_by_itself else max(least, len(one)) for one in segments]
+    at_once = suited_to(segments[0].device, SECONDS_AT_ONCE) * network.rate
     found: dict[int, Tensor] = {}
-    for rows in groups:
+    for rows in [list(range(len(sizes)))] if together else groups_of_equal_length(sizes, at_once):
         x = pad_sequence([segments[row] for row in rows], batch_first=True)
         x = F.pad(x, (0, max(0, least - x.shape[1])))
         lengths = on_device(torch.tensor([len(segments[row]) for row in rows]), x.device)
-        if output == "clip":
+        if network.output == "clip":
             found |= zip(rows, layers(x, lengths)[:, None], strict=True)
         else:
             frames, counts = layers.frames(x, lengths)
             found |= {row: one[:count] for row, one, count in zip(rows, frames, counts.tolist(), strict=True)}
-    return [found[row] for row in range(len(segments))]
+    ordered = iter([found[row] for row in range(len(segments))])
+    return [list(itertools.islice(ordered, len(parts))) for parts in cut]
 
 
 def fast(layers: Layers) -> None:
@@ -203,24 +203,13 @@ def fast(layers: Layers) -> None:
                 setattr(module, name, fuse_conv_bn_eval(first, second))
                 setattr(module, norm, nn.Identity())
     layers.to(memory_format=torch.channels_last)
-    if next(layers.parameters()).device.type == "cpu" and torch.backends.mkldnn.is_available():
-        for module in layers.modules():
-            if isinstance(module, nn.Conv2d):
-                for name, parameter in list(module.named_parameters()):
-                    setattr(module, name, nn.Parameter(parameter.to_mkldnn(), requires_grad=False))
-        plain = layers.maps
-        layers.maps = lambda x: plain(x.contiguous().to_mkldnn()).to_dense()  # type: ignore[method-assign]
 
 
-def groups_of_equal_length(lengths: Sequence[int], most: int, least: int = 0) -> Iterator[list[int]]:
-    """Yield groups of indexes of equal `lengths`, together at most `most` long, or one alone.
-
-    Args:
-        least: Length to which shorter ones are padded.
-    """
+def groups_of_equal_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield groups of indexes of equal `lengths`, together at most `most` long, or one alone."""
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for length, same in itertools.groupby(order, key=lengths.__getitem__):
-        while group := list(itertools.islice(same, max(1, most // max(length, least)))):
+        while group := list(itertools.islice(same, max(1, most // length))):
             yield group
 
 

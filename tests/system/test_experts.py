@@ -182,7 +182,6 @@ def test_bank_key_of_an_expert_depends_on_settings_but_not_weight_paths(shared: 
 
 def test_groups_have_equal_lengths_up_to_a_maximum_total() -> None:
     assert list(groups_of_equal_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
-    assert list(groups_of_equal_length([5, 3, 5, 3], 10, least=6)) == [[1], [3], [0], [2]]
     assert list(groups_of_equal_length([20], 10)) == [[0]]
 
 

@@ -3,10 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from pydantic import Field
 from torch import nn
 
+from data_tools.settings import Name
 from system.audio import Expert
 from system.models.base import EncoderKind
 from system.models.batch import Series
@@ -14,6 +16,8 @@ from system.models.embeddings import Embedded
 from system.moments.windows import Grid
 
 # B clips, L frames, E embedding
+
+OneExpert = Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # by any name
 
 
 class AudioEncoder(nn.Module, ABC):

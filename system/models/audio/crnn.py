@@ -1,7 +1,7 @@
 """Encoders that end in a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from data_tools.settings import Name, Size
-from system.audio import Expert
 from system.audio.logmel import SILENCE, LogMelSlaney
 from system.audio.network import pooled_over_time
 from system.compute.device import on_device
-from system.models.audio.base import AudioEncoder, AudioSettings
+from system.models.audio.base import AudioEncoder, AudioSettings, OneExpert
 from system.models.batch import Series
 from system.models.embeddings import Embedded, join_embeddings
 
@@ -27,9 +26,9 @@ MIN_BANDS, MIN_FRAMES = 64, 4  # that the convolutions reduce to one
 class GruSettings(AudioSettings):
     """Base of encoders that end in a bidirectional GRU."""
 
-    if TYPE_CHECKING:  # defined in subclasses, which choose their order
-        hidden: int
-        embedding: Literal["frames", "mean"]
+    hidden: Size  # of the GRU, in each direction
+    dropout: float = Field(ge=0, lt=1)  # before the GRU
+    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
     @property
     def embeds_series(self) -> bool:
@@ -59,9 +58,6 @@ class Crnn(GruSettings):
 
     kind: Literal["crnn"]
     experts: Annotated[dict[Name, LogMelSlaney], Field(min_length=1, max_length=1)]  # one expert, by any name
-    hidden: Size  # of the GRU, in each direction
-    dropout: float = Field(ge=0, lt=1)  # after the convolutions
-    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
     depends_on_batch: ClassVar = True
 
@@ -82,11 +78,8 @@ class Gru(GruSettings):
     """
 
     kind: Literal["gru"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one expert, by any name
+    experts: OneExpert  # one expert, by any name
     width: Size  # values per frame before the GRU
-    hidden: Size  # in each direction
-    dropout: float = Field(ge=0, lt=1)  # after the linear layer
-    embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
     part_names: ClassVar = ("linear", "gru")
 

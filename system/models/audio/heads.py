@@ -16,7 +16,7 @@ from system.audio import Expert
 from system.audio.network import pooled_over_time
 from system.audio.stored import EmbeddingFile
 from system.compute.device import on_device, suited_to
-from system.models.audio.base import AudioEncoder, AudioSettings
+from system.models.audio.base import AudioEncoder, AudioSettings, OneExpert
 from system.models.base import Heads, SeriesEncoder, mlp
 from system.models.batch import Series
 from system.models.embeddings import Embedded
@@ -27,8 +27,6 @@ EXPERT = "embeddings"  # name of the source of given embeddings
 # B clips, T frames, D values in a frame, E embedding
 
 CLIPS_AT_ONCE = {"cpu": 64, "cuda": 256}  # a GPU needs more at once to be busy
-
-OneExpert = Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # by any name
 
 
 class SeriesSettings(AudioSettings):

@@ -6,20 +6,20 @@ source always computes three, and leaves empty ones out of the mean). With 16 bi
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.errors import KitError
-from data_tools.settings import Size, mistakes
+from data_tools.settings import Size
 from system.audio import read_settings
 from system.audio.base import Need
-from system.audio.network import SECONDS_AT_ONCE, AudioNetwork, groups_of_equal_length, outputs_of
+from system.audio.network import AudioNetwork, outputs_of
 from system.audio.stored import FULL_SCALE, Waveform
-from system.compute.device import on_device, suited_to
+from system.compute.device import on_device
 from system.models.audio.base import AudioEncoder, AudioSettings
 from system.models.base import head
 from system.models.batch import Series
@@ -39,7 +39,7 @@ class Segments(AudioSettings):
     network: Annotated[SerializeAsAny[AudioNetwork], BeforeValidator(read_settings)]
     trainable: bool  # false: frozen, and computed again for each batch
     max_seconds: float = Field(gt=0)  # training uses a random part of longer clips, ranking the whole clip
-    pooling: Literal["mean", "seconds", "attention"] = "mean"  # of a clip's segments; seconds: weighted by them
+    pooling: Literal["mean", "seconds"] = "mean"  # of a clip's segments; seconds: weighted by them
     hidden: Size | None = None  # of a layer with ReLU before the last one
     head: Literal["linear", "none"] = "linear"  # none: the network's vectors, which must have the text's size
 
@@ -49,7 +49,7 @@ class Segments(AudioSettings):
     def _require_training_without_weights(self) -> Self:
         if not self.trainable and self.network.weights is None:
             said = "a network without published weights must be trained; set trainable: true, or name its weights"
-            raise cast(ValidationError, mistakes([(("trainable",), said)]))
+            raise ValueError(said)
         return self
 
     @property
@@ -76,11 +76,11 @@ class Segments(AudioSettings):
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        return {"network": self.trainable, "head": self.head == "linear" or self.pooling == "attention"}
+        return {"network": self.trainable, "head": self.head == "linear"}
 
     @property
     def is_published(self) -> bool:
-        return self.network.weights is not None and self.head == "none" and self.pooling != "attention"
+        return self.network.weights is not None and self.head == "none"
 
     @property
     def trained_on_captions(self) -> bool:
@@ -122,7 +122,6 @@ class SegmentEncoder(AudioEncoder):
         self.network = net.layers().requires_grad_(settings.trainable)
         self.size = round(net.segment_seconds * net.rate) if net.segment_seconds else None
         self.shortest = round(net.seconds[0] * net.rate)
-        self.attention = nn.Linear(net.dim, 1) if settings.pooling == "attention" else None
         layer = head(net.dim, settings.hidden, out) if settings.head == "linear" else nn.Sequential()
         self.head = layer if isinstance(layer, nn.Sequential) else nn.Sequential(layer)
 
@@ -142,35 +141,19 @@ class SegmentEncoder(AudioEncoder):
         waves, lengths = audio["waveform"]
         whole = max(self.shortest, waves.shape[1])
         size, least = self.size or whole, self.size or (whole if self.training else self.shortest)
-        pairs = list(zip(waves[..., 0].float() / FULL_SCALE, lengths.tolist(), strict=True))
-        cut = [[wave[first : min(first + size, end)] for first in range(0, end, size)] for wave, end in pairs]
-        segments, counts = [one for parts in cut for one in parts], [len(parts) for parts in cut]
-        sizes = [len(one) if self.network.pads_by_itself else max(least, len(one)) for one in segments]
-        at_once = suited_to(waves.device, SECONDS_AT_ONCE) * self.settings.network.rate
-        groups = [list(range(len(sizes)))] if self.training else groups_of_equal_length(sizes, at_once)
-        found = outputs_of(self.network, self.settings.network.output, segments, groups, least)
+        net, samples = self.settings.network, waves[..., 0].float() / FULL_SCALE
+        clips = [wave[:end] for wave, end in zip(samples, lengths.tolist(), strict=True)]
+        found = outputs_of(self.network, net, clips, size, least, together=self.training)
         if not self.settings.embeds_series:
-            vectors = torch.cat(found).float()
-            return Embedded(self.head(self._pool(vectors, torch.tensor([len(one) for one in segments]), counts)))
-        parts = iter(found)
-        series = [torch.cat([next(parts) for _ in range(count)]) for count in counts]
-        return Embedded(
-            self.head(pad_sequence(series, batch_first=True)),
-            torch.tensor([len(one) for one in series], device=waves.device),
-        )
+            return Embedded(self.head(torch.stack([self._pool(*one, size) for one in zip(clips, found, strict=True)])))
+        series = [torch.cat(parts) for parts in found]
+        counts = torch.tensor([len(one) for one in series], device=waves.device)
+        return Embedded(self.head(pad_sequence(series, batch_first=True)), counts)
 
-    def _pool(self, vectors: Tensor, lengths: Tensor, counts: list[int]) -> Tensor:
-        """Average the vectors (S, D) of each clip's segments, weighted by the softmax of scores; (B, D)."""
-        scores = torch.zeros_like(vectors[:, :1])
-        if self.settings.pooling == "seconds":
-            scores = on_device(lengths[:, None].float().log(), vectors.device)
-        if self.attention is not None:
-            scores = self.attention(vectors).float()
-        padded, padded_scores = (
-            pad_sequence(one.split(counts), batch_first=True, padding_value=value)
-            for one, value in ((vectors, 0.0), (scores, -torch.inf))
-        )
-        return (padded_scores.softmax(1) * padded).sum(1)
-
-    def parts(self) -> dict[str, nn.Module]:
-        return {"network": self.network, "head": nn.ModuleList(filter(None, (self.attention, self.head)))}
+    def _pool(self, clip: Tensor, vectors: list[Tensor], size: int) -> Tensor:
+        """Average the vectors of a clip's segments, (D,)."""
+        found = torch.cat(vectors).float()
+        if self.settings.pooling == "mean":
+            return found.mean(0)
+        seconds = on_device(torch.tensor([[float(len(one))] for one in clip.split(size)]), clip.device)
+        return (found * seconds).sum(0) / seconds.sum()
