@@ -5,8 +5,6 @@ run. Deviations: CLAP models that combine crops of longer clips (`enable_fusion`
 """
 
 import contextlib
-import io
-import logging
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,8 +211,6 @@ class HubLayers(Layers):
             self.extractor = settings.extractor.from_pretrained(folder, trust_remote_code=False)
             self.config = settings.read_config(folder)
             self.model = settings.model(self.config)
-        if self.extractor.sampling_rate != settings.rate:
-            raise KitError(f"{WHAT} {folder}: its feature extractor has another sample rate; download it again")
 
     def save_assets(self, folder: Path) -> None:
         """Save the settings of model and feature extractor, to build the model again from them."""
@@ -250,16 +246,12 @@ def require_type(name: str, types: tuple[str, ...], what: str) -> Path:
 @contextlib.contextmanager
 def reading(folder: Path) -> Iterator[None]:
     """Read files of a model: a damaged one raises KitError, and transformers reports nothing."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # of progress bars
-            yield
+        yield
     except Exception as error:  # the library raises many kinds
         raise KitError(f"{folder}: the model cannot be read ({first_line(error)}); download it again") from error
-    finally:
-        logger.setLevel(level)
 
 
 def load_model(model: Any, folder: Path, **settings: Any) -> Any:

@@ -2,18 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    SerializeAsAny,
-    Tag,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
@@ -53,9 +44,6 @@ class Model(Strict):
                 yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
             if getattr(part, "head", None) == "none" and getattr(part, "hidden", None):
                 yield (name, "hidden"), "`head: none` has no layer; remove hidden, or set head: linear"
-        scores = self.text.frozen_scores
-        if scores and not self.text.is_trained and score.kind not in scores:
-            yield ("score",), f"the frozen text encoder {self.text.kind} needs score {' or '.join(scores)}"
         for key, text in self.audio.setting_errors(self.text.dim):
             yield ("audio", key), text
 
@@ -112,10 +100,7 @@ class PublishedModel(Strict):
 
     def expand(self) -> dict[str, Any]:
         """Return the settings of encoders and score."""
-        try:
-            return published_model_settings(self.model)
-        except KitError as error:
-            raise cast(ValidationError, mistakes([(("model",), str(error))])) from error
+        return published_model_settings(self.model)
 
 
 class EmbeddingsModel(Strict):
@@ -136,32 +121,21 @@ class EmbeddingsModel(Strict):
         for name, kind in kinds.items():
             given = getattr(self, name)
             files = [given] if isinstance(given, str) else given
-            try:
-                dim = read_vectors(files, kind).dim
-            except KitError as error:
-                raise cast(ValidationError, mistakes([((name,), str(error))])) from error
+            dim = read_vectors(files, kind).dim
             settings[name] = {"kind": "embeddings", "files": files, "dim": dim, "model": self.model}
         settings["audio"]["model_parameters"] = self.model_parameters
         return settings
 
 
-def _tag(values: object) -> str:
-    """Return the class that reads the settings under `model`."""
-    kind = values.get("kind") if isinstance(values, dict) else None
-    return kind if kind in ("published", "embeddings") else "model"
-
-
-def _expanded(model: Model | PublishedModel | EmbeddingsModel) -> Model:
-    return model if isinstance(model, Model) else Model.model_validate(model.expand())
+def _read(value: Any) -> Model:
+    """Read settings of a model, or one of their short forms."""
+    short: dict[Any, Any] = {"published": PublishedModel, "embeddings": EmbeddingsModel}
+    if isinstance(value, dict) and value.get("kind") in short:
+        value = short[value["kind"]].model_validate(value).expand()
+    return Model.model_validate(value)
 
 
 if TYPE_CHECKING:
     RecipeModel = Model
 else:
-    RecipeModel = Annotated[
-        Annotated[Model, Tag("model")]
-        | Annotated[PublishedModel, Tag("published")]
-        | Annotated[EmbeddingsModel, Tag("embeddings")],
-        Discriminator(_tag),
-        AfterValidator(_expanded),
-    ]
+    RecipeModel = Annotated[Model | PublishedModel | EmbeddingsModel, BeforeValidator(_read)]

@@ -239,7 +239,7 @@ def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ({"audio": "gone.npz"}, "model.audio"),
+        ({"audio": "gone.npz"}, "model: gone.npz"),
         ({"audio": []}, "model.audio"),
         ({"text": "{folder}/wide.npz"}, "model.audio"),
         ({"text": ["{folder}/text.npz", "{folder}/wide.npz"]}, "one size"),

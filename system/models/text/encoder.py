@@ -24,7 +24,6 @@ class TextSettings(EncoderKind):
     """Settings of one kind of text encoder. A subclass adds its `kind`, and `dim` as a field."""
 
     reads_vocabulary: ClassVar[bool] = False  # whether it is built for the words of the training captions
-    frozen_scores: ClassVar[tuple[str, ...]] = ()  # kinds of scores that fit the published weights; (): all
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 

@@ -43,8 +43,6 @@ class PeAudioText(PublishedText):
 
     kind: Literal["pe_audio"]
 
-    frozen_scores: ClassVar = ("dot_product", "frame_dot_products")
-
     def load(self) -> "JointTexts":
         from system.audio.hub import PeTexts, read_pe_config, require_type
 
