@@ -1,17 +1,16 @@
 """Random changes of training items: other captions, and mixed clips."""
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from data_tools.errors import DataError, KitError
 from data_tools.files import require_file
 from data_tools.manifest import Clip, check_caption
-from data_tools.settings import Strict, mistakes
+from data_tools.settings import Strict
 from data_tools.tables import read_table
 from system.batches.items import Added, Item
 
@@ -42,16 +41,9 @@ class Mix(Strict):
     """
 
     probability: Probability  # that an item is mixed
-    low_db: float = Field(ge=-60, le=60)  # smallest r: level of the item's clip above the other clip
-    high_db: float = Field(ge=-60, le=60)  # largest r
+    low_db: float = Field(ge=-60, le=60)  # r at one end: level of the item's clip above the other clip
+    high_db: float = Field(ge=-60, le=60)  # r at the other end
     joined_by: str  # text between both captions, such as "and"; it may be empty
-
-    @model_validator(mode="after")
-    def _require_range(self) -> "Mix":
-        faults = [(("low_db",), "low_db is above high_db; exchange both")] if self.low_db > self.high_db else []
-        if error := mistakes(faults):
-            raise error
-        return self
 
 
 class Augment(Strict):
@@ -79,15 +71,6 @@ class Augmentation:
         """
         self.captions, self.mix = settings.captions, settings.mix
         self._alternatives = read_alternatives(Path(self.captions.file), clips) if self.captions else {}
-        self._set_mixing_pool(clips)
-
-    def limited_to(self, clips: Sequence[Clip]) -> "Augmentation":
-        """Return a copy that mixes only with the given clips."""
-        found = copy.copy(self)
-        found._set_mixing_pool(clips)
-        return found
-
-    def _set_mixing_pool(self, clips: Sequence[Clip]) -> None:
         self._pool = list({clip.id: clip for clip in clips if clip.captions}.values())
         self._position = {clip.id: position for position, clip in enumerate(self._pool)}
         if self.mix and len(self._pool) < 2:

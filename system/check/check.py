@@ -9,22 +9,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import nn
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import format_size, free_bytes
 from data_tools.manifest import Clip, of_split, read_manifest
-from data_tools.moments import Moment, read_moments
+from data_tools.moments import Moment
 from submission.editions import get_edition
 from system.audio.base import common_fault
 from system.batches.augment import Augmentation
-from system.batches.items import require_known_windows
 from system.experiments.studies import describe_progress, folder_of, load_study
+from system.models.retrieval import trainable_numbers
 from system.ranking.entries import RankBlind
 from system.recipe import schema
-from system.recipe.data import few_clips, input_paths, require_output
+from system.recipe.data import few_clips, input_paths, moments_of, require_output
 from system.recipe.load import load_recipe
 from system.runs.folder import trained_files
+from system.runs.open import training_vocabulary
 
 CHECKED_FILES = 1000  # most audio files of a source that are looked for
 SECONDS = 5  # to wait for the size of a published file
@@ -43,22 +45,20 @@ class Found(NamedTuple):
     """Clips and moments of a source, as far as their files exist."""
 
     clips: Sequence[Clip] = ()
-    moments: Sequence[Moment] | None = None
+    moments: Sequence[Moment] = ()
     fault: str = ""  # why the files do not fit each other
     expected: schema.Expected | None = None  # published size, in place of a missing manifest
 
     def items(self, unit: str) -> int:
         if unit == "moment":
-            return len(self.moments or ())
-        if self.expected and not self.clips:
+            return len(self.moments)
+        if self.expected:
             return self.expected.captions if unit == "pair" else self.expected.clips
         return sum(len(clip.captions) if unit == "pair" else bool(clip.captions) for clip in self.clips)
 
     @property
     def seconds(self) -> float:
-        if self.expected and not self.clips:
-            return 3600 * self.expected.hours
-        return math.fsum(clip.seconds or 0 for clip in self.clips)
+        return 3600 * self.expected.hours if self.expected else math.fsum(clip.seconds or 0 for clip in self.clips)
 
 
 Data = Mapping[str, Found]
@@ -71,12 +71,9 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
     """
     recipes, folders = {}, []
     if is_study := path.name.endswith(".study.yaml"):
-        if step:
-            raise KitError("--step measures a recipe, not a study; name the study's recipe")
         study, cells = load_study(path, changes, runs)
         folders = [folder_of(study, *key, runs) for key in cells]
         recipes = {f"cell {cell}": cells[cell, study.seeds[0]].recipe for cell in study.cells}
-        print(f"study {study.name}: {counted(len(recipes), 'cell')} x {counted(len(study.seeds), 'seed')}")
     else:
         recipe = load_recipe(path, changes).recipe
         recipes[f"recipe {recipe.name}, seed {recipe.seed}"] = recipe
@@ -85,9 +82,9 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
     for title, recipe in recipes.items():
         data = find_data(recipe)
         new = [line for line in check(recipe, data, runs, folders) if line not in shown]
-        print(f"{title}:", *_facts(new), sep="\n")
+        print(f"{title}:", *(f"  {where:17}  {text}" for kind, where, text in new if kind == FACT), sep="\n")
         of_cell = f"{title}, " if shown else ""
-        problems += [line._replace(where=f"{of_cell}{line.where}") for line in new if line.kind]
+        problems += [line._replace(where=f"{of_cell}{line.where}") for line in new if line.kind != FACT]
         shown += new
         if step:
             from system.check.measure import measure
@@ -105,12 +102,6 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
     if ok:
         print("nothing is missing")
     return ok
-
-
-def _facts(lines: Sequence[Line]) -> Iterator[str]:
-    facts = [line for line in lines if line.kind == FACT]
-    width = max((len(line.where) for line in facts), default=0)
-    yield from (f"  {line.where:{width}}  {line.text}" for line in facts)
 
 
 def to_fix(problems: Sequence[Line]) -> list[tuple[str, str]]:
@@ -145,17 +136,13 @@ def find_data(recipe: schema.Recipe) -> Data:
 def _find(source: schema.Source) -> Found:
     if not Path(source.manifest).exists():
         return Found(expected=source.expected)
-    listed = read_manifest(Path(source.manifest))
-    clips = [clip for clip in listed if clip.split == source.split]
+    listed, clips = read_manifest(Path(source.manifest)), list[Clip]()
     try:
-        of_split(listed, source.split, source.manifest)
-        if source.moments is None or not Path(source.moments).exists():
-            return Found(clips)
-        ids = {clip.id for clip in clips}
-        moments = [moment for moment in read_moments(Path(source.moments), listed) if moment.clip in ids]
-        return Found(clips, moments, "" if moments else f"{source.moments} has no moment of the source's clips")
+        clips = of_split(listed, source.split, source.manifest)
+        there = source.moments and Path(source.moments).exists()
+        return Found(clips, moments_of(source, listed, clips) if there else ())
     except KitError as error:
-        return Found(clips, None, str(error))
+        return Found(clips, fault=str(error))
 
 
 def check(recipe: schema.Recipe, data: Data, runs: Path, made_before: Collection[Path] = ()) -> Iterator[Line]:
@@ -164,44 +151,55 @@ def check(recipe: schema.Recipe, data: Data, runs: Path, made_before: Collection
     Args:
         made_before: Folders of models that earlier runs of a study train.
     """
+    audio = recipe.model.audio
     for name, source in recipe.data.items():
-        yield from _source(f"data {name}", source, recipe.making(source), data[name], recipe.model.audio.reads_clips)
-    banks = {name: _bank_bytes(recipe, data, name) for name in recipe.model.audio.experts}
-    yield from _experts(recipe, data, banks)
+        yield from _source(f"data {name}", source, recipe.making(source), data[name], audio.reads_clips)
+    needed = 0.0
+    for name, expert in audio.experts.items():
+        size = _bank_bytes(recipe, data, name)
+        stored = f", {format_size(size)} in {recipe.banks}/" if size else ""
+        yield Line(FACT, f"expert {name}", f"{expert.frame_description}{stored}")
+        for source_name, found in data.items():
+            if fault := common_fault(expert, found.clips):
+                yield Line(MISTAKE, f"expert {name}, data {source_name}", fault)
+        needed += size
+    if needed > free_bytes(Path(recipe.banks)):
+        yield Line(WARNING, recipe.banks, f"about {format_size(needed)} of frames do not fit; use another disk")
     yield from _model(recipe, data)
-    yield from _other_models(recipe, made_before)
+    for key, path in recipe.other_models.items():
+        if path.suffix == ".npz":
+            if not path.is_file():
+                yield Line(MISSING, f"{key} {path}", "write this file with lbar embed")
+        elif path not in made_before:
+            try:
+                trained_files(path)
+            except KitError as error:
+                yield Line(MISSING, f"{key} {path}", str(error))
     for name, stage in recipe.stages.items():
         yield from _stage(f"stage {name}", stage, data)
     yield from _rankings(recipe, data)
-    free = {folder: free_bytes(folder) for folder in (Path(recipe.banks), runs)}
-    yield Line(FACT, "free disk", ", ".join(f"{format_size(size)} in {folder}/" for folder, size in free.items()))
-    if (needed := sum(banks.values())) > free[Path(recipe.banks)]:
-        yield Line(WARNING, recipe.banks, f"about {format_size(needed)} of frames do not fit; use another disk")
 
 
 def _source(
     where: str, source: schema.Source, making: schema.Source, found: Found, reads_clips: bool
 ) -> Iterator[Line]:
-    file = f"{source.manifest} [{source.split}]"
+    file, clips = f"{source.manifest} [{source.split}]", found.clips
     if found.fault:
         yield Line(MISTAKE, where, found.fault)
-    elif not found.clips:
+    elif not clips:
         yield from _missing_manifest(where, file, source.expected, making)
-    if not found.clips:
+    if not clips:
         return
-    captions = sum(len(clip.captions) for clip in found.clips)
-    sizes = [counted(len(found.clips), "clip", ","), counted(captions, "caption", ","), f"{found.seconds / 3600:.2f} h"]
-    sizes += [counted(len(found.moments), "moment", ",")] if found.moments else []
+    sizes = [counted(len(clips), "clip", ","), counted(sum(len(clip.captions) for clip in clips), "caption", ",")]
+    sizes += [f"{found.seconds / 3600:.2f} h", *([counted(len(found.moments), "moment", ",")] if found.moments else ())]
     yield Line(FACT, where, f"{file}  {', '.join(sizes)}")
-    if few := few_clips(source, len(found.clips)):
+    if few := few_clips(source, len(clips)):
         yield Line(MISSING, where, f"only {few}")
-    some = found.clips[:: max(1, math.ceil(len(found.clips) / CHECKED_FILES))] if reads_clips else ()
+    some = clips[:: math.ceil(len(clips) / CHECKED_FILES)] if reads_clips else ()
     if absent := [clip.path for clip in some if not Path(clip.path).exists()]:
-        checked = "" if len(some) == len(found.clips) else f" of {len(some):,} checked"
-        cure = "put the files at these paths, or make the manifest again"
-        message = f"{counted(len(absent), 'audio file', ',')}{checked} not found, first {absent[0]}; {cure}"
-        yield Line(MISSING, where, message)
-    if source.moments and found.moments is None and not found.fault:
+        said = f"{len(absent):,} of {counted(len(some), 'audio file', ',')} not found, first {absent[0]}"
+        yield Line(MISSING, where, f"{said}; put the files at these paths, or make the manifest again")
+    if source.moments and not Path(source.moments).exists():
         cure = "make it with lbar data castella or scenes --moments"
         yield Line(MISSING, where, f"the moments file {source.moments} is missing; {cure}")
 
@@ -223,16 +221,6 @@ def _missing_manifest(where: str, file: str, expected: schema.Expected | None, s
     yield from (Line(MISSING, path, f"put this file or folder at its path; {at}") for path in absent)
 
 
-def _experts(recipe: schema.Recipe, data: Data, banks: Mapping[str, float]) -> Iterator[Line]:
-    for name, expert in recipe.model.audio.experts.items():
-        stored = f", {format_size(banks[name])} in {recipe.banks}/" if banks[name] else ""
-        licence = f", licence of the weights: {expert.licence}" if expert.licence else ""
-        yield Line(FACT, f"expert {name}", f"{expert.frame_description}{stored}{licence}")
-        for source, found in data.items():
-            if fault := common_fault(expert, found.clips):
-                yield Line(MISTAKE, f"expert {name}, data {source}", fault)
-
-
 def _bank_bytes(recipe: schema.Recipe, data: Data, name: str) -> float:
     """Return the bytes of an expert's stored frames of all clips."""
     expert = recipe.model.audio.experts[name]
@@ -245,30 +233,26 @@ def _bank_bytes(recipe: schema.Recipe, data: Data, name: str) -> float:
 def _model(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
     model, unknown = recipe.model, set()  # sides that cannot be built yet
     for key, part in model.parts.items():
-        absent = {need: problem for need in part.needs() if (problem := need.problem())}
-        yield from (Line(MISSING, *problem) for problem in absent.values())
-        if absent and (key == "text" or any(need.model for need in part.needs())):
-            unknown.add(key)
+        for need in part.needs():
+            if problem := need.problem():
+                yield Line(MISSING, *problem)
+                unknown |= {key} if need.model or key == "text" else set()
     for side, encoder in model.encoders.items():
         folders = [str(folder) for need in encoder.needs() if need.model and (folder := need.folder())]
         yield Line(FACT, f"model {side}", ", in ".join([encoder.description, *folders]))
     for source, found in data.items():
         if fault := model.text.texts_fault([text for clip in found.clips for text in clip.captions]):
             yield Line(MISTAKE, f"text, data {source}", fault)
-    if not model.text.is_trained:
-        unknown.discard("text")
-    elif model.text.reads_vocabulary:
-        starts = [stage.start_from for stage in recipe.stages.values()]
-        untrained = any(isinstance(one, schema.FromModel) and not Path(one.folder).exists() for one in starts)
-        if untrained or not all(data[name].clips for name in recipe.trained_on):
-            unknown.add("text")
+    if model.text.reads_vocabulary:
+        learned = all(path.exists() for path in recipe.learned_from.values())
+        unknown |= set() if learned and all(data[name].clips for name in recipe.trained_on) else {"text"}
     try:
         counts = trainable_parameters(recipe, data, unknown)
     except KitError as error:
         yield Line(MISTAKE, "model", str(error))
         return
     parts = [f"{name} {count:,}" for name, count in counts.items()]
-    parts += [f"{side} unknown until its files are here" for side in sorted(unknown & model.encoders.keys())]
+    parts += [f"{side} unknown until its files are here" for side in model.encoders if side in unknown - counts.keys()]
     yield Line(FACT, "parameters", f"{', '.join(parts)}; {sum(counts.values()):,} trainable in total")
 
 
@@ -278,31 +262,14 @@ def trainable_parameters(recipe: schema.Recipe, data: Data, unknown: Collection[
     Args:
         unknown: Sides of the model, audio or text, that cannot be built.
     """
-    from system.models.scores import count_layer_parameters
-    from system.runs.open import training_vocabulary
-
     model = recipe.model
     parts: dict[str, Any] = {} if "audio" in unknown else model.audio.build(model.text.dim).parts()
-    if "text" not in unknown and model.text.is_trained:
+    if not model.text.is_trained:
+        parts["text"] = nn.Identity()
+    elif "text" not in unknown:
         words = training_vocabulary(recipe, {name: found.clips for name, found in data.items()})
         parts["text"] = model.text.build(words, Path(recipe.banks))
-    counts = {name: sum(p.numel() for p in part.parameters() if p.requires_grad) for name, part in parts.items()}
-    counts |= {} if model.text.is_trained else {"text": 0}
-    return counts | count_layer_parameters(model.score.build(model.text.dim))
-
-
-def _other_models(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[Line]:
-    """Yield trained models and embeddings that are missing."""
-    for key, path in recipe.other_models.items():
-        if path.suffix == ".npz":
-            if not path.is_file():
-                yield Line(MISSING, f"{key} {path}", "write this file with lbar embed")
-        elif path not in made_before:
-            try:
-                trained_files(path)
-            except KitError as error:
-                untrained = "no trained model is in this folder; train it first, or name another folder"
-                yield Line(MISSING, f"{key} {path}", str(error) if (path / "resolved.json").exists() else untrained)
+    return trainable_numbers(parts, model.score.build(model.text.dim))
 
 
 def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
@@ -314,24 +281,14 @@ def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
     if all(items) and sum(items) < stage.batch_size:
         message = f"batch_size {stage.batch_size} is more than the {counted(sum(items), 'item')} of the data; lower it"
         yield Line(MISTAKE, where, message)
-    monitored = [data[source] for source in stage.monitor.data]
-    clips = [found.items("clip") for found in monitored]
-    if stage.unit != "moment" and all(clips) and sum(clips) < 2:
-        yield Line(
-            MISTAKE, where, f"validation needs two clips with captions, but has {sum(clips)}; change monitor.data"
-        )
-    files = stage.augment.files() if stage.augment else ()
-    absent = [file for file in files if not Path(file).is_file()]
-    yield from (Line(MISSING, f"{where} {file}", "this file does not exist; correct the path") for file in absent)
-    part = where
-    try:
-        if stage.unit == "moment":
-            require_known_windows([moment for found in (*sources, *monitored) for moment in found.moments or ()])
-        if stage.augment and not absent:
-            part = f"{where} augment"
-            Augmentation(stage.augment, [clip for found in sources for clip in found.clips])
-    except KitError as error:
-        yield Line(MISTAKE, part, str(error))
+    if stage.augment:
+        absent = [file for file in stage.augment.files() if not Path(file).is_file()]
+        yield from (Line(MISSING, f"{where} {file}", "this file does not exist; correct the path") for file in absent)
+        try:
+            if not absent:
+                Augmentation(stage.augment, [clip for found in sources for clip in found.clips])
+        except KitError as error:
+            yield Line(MISTAKE, f"{where} augment", str(error))
 
 
 def steps_per_epoch(stage: schema.Stage, data: Data) -> int:
@@ -345,13 +302,10 @@ def steps_per_epoch(stage: schema.Stage, data: Data) -> int:
 def _rankings(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
     for name, entry in recipe.rank.items():
         where, ranked = f"rank {name}", recipe.ranked(name)
-        if isinstance(ranked, RankBlind):
-            missing = " and ".join(ranked.missing_files)
-            absent = f"; skipped until {missing} exist" if missing else ""
-            yield Line(FACT, where, f"{ranked.audio} {entry.how_scored}, edition {entry.edition}{absent}")
-            continue
-        yield Line(FACT, where, f"{ranked.data} {entry.how_scored}, edition {entry.edition}")
-        if entry.finds_windows or not entry.csv:
+        missing = " and ".join(ranked.missing_files) if isinstance(ranked, RankBlind) else ""
+        absent = f"; skipped until {missing} exist" if missing else ""
+        yield Line(FACT, where, f"{ranked.pool[0]} {entry.how_scored}, edition {entry.edition}{absent}")
+        if isinstance(ranked, RankBlind) or entry.finds_windows or not entry.csv:
             continue
         clips = len(data[ranked.data].clips)
         edition = get_edition(entry.edition).for_pool(clips)

@@ -93,20 +93,9 @@ def are_units(values: Tensor) -> bool:
     return bool((((lengths - 1).abs() < 1e-5) | (lengths == 0)).all())
 
 
-def prepare_for_scoring(clips: Embeddings) -> Embeddings:
-    """Scale vectors to length 1 once, for many queries; series are unchanged."""
-    return clips if clips.lengths is not None else Units(unit_vectors(clips))
-
-
 def unit_vectors(embedded: Embeddings) -> Tensor:
     """Scale vectors (B, D) to length 1; zeros stay zeros."""
     return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
-
-
-def concatenate_embeddings(parts: Sequence[Embedded]) -> Embedded:
-    """Concatenate embeddings; series are padded to the longest."""
-    starts = torch.arange(sum(part.size for part in parts)).split([part.size for part in parts])
-    return join_embeddings(parts, starts)
 
 
 def join_embeddings(parts: Sequence[Embedded], rows: Sequence[Tensor]) -> Embedded:

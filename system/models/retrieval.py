@@ -10,11 +10,10 @@ from torch import nn
 from system.compute.device import on_device
 from system.losses.terms import BatchScores, FrameScores
 from system.models.batch import Batch
-from system.models.embeddings import Embedded, Embeddings, prepare_for_scoring
-from system.models.scores import ClipLogits, FrameLogits, MomentScore, count_layer_parameters
+from system.models.embeddings import Embedded, Embeddings, Units, unit_vectors
+from system.models.scores import ClipLogits, FrameLogits, MomentScore, Scorer
 from system.models.settings import Model
 from system.models.text.encoder import TextEncoder
-from system.moments.windows import Grid
 
 # B clips, N captions; of a pool Q queries, C clips
 
@@ -23,9 +22,6 @@ MAX_SCORES = 1 << 24  # most scores of a block: 64 MiB
 
 class RetrievalModel(nn.Module):
     """An audio encoder and a text encoder with the same embedding size, and the score of clips against captions."""
-
-    unit_length: bool = True  # whether the score depends only on directions
-    frame_grid: Grid | None = None  # times of embedded frames; None: those of the expert's frames
 
     def __init__(self, settings: Model, text: TextEncoder, learned: Mapping[str, float] | None = None) -> None:
         """Build the audio encoder and the score. learned: Start values of parameters of losses."""
@@ -36,7 +32,8 @@ class RetrievalModel(nn.Module):
         if text.logit_numbers is not None and isinstance(self.score, ClipLogits | FrameLogits):
             for number, value in zip((self.score.scale, self.score.offset), text.logit_numbers, strict=True):
                 number.data.fill_(value)
-        self.unit_length, self.frame_grid = settings.score.unit_length, settings.audio.frame_grid
+        self.unit_length = settings.score.unit_length  # whether the score depends only on directions
+        self.frame_grid = settings.audio.frame_grid  # times of embedded frames; None: those of the expert's frames
         self.learned = nn.ParameterDict({name: nn.Parameter(torch.tensor(v)) for name, v in (learned or {}).items()})
 
     @property
@@ -52,12 +49,8 @@ class RetrievalModel(nn.Module):
         return self.text.device
 
     def prepare_for_scoring(self, clips: Embeddings) -> Embeddings:
-        """Scale embeddings of clips to length 1, if this keeps their scores, so that scoring is fast."""
-        return prepare_for_scoring(clips) if self.unit_length else clips
-
-    def embedded_frame_grid(self, grids: Mapping[str, Grid]) -> Grid:
-        """Return the times of a clip's embedded frames, given those of the expert's frames."""
-        return self.frame_grid or next(iter(grids.values()))
+        """Scale vectors of clips to length 1 once, for many queries, if this keeps their scores."""
+        return Units(unit_vectors(clips)) if self.unit_length and clips.lengths is None else clips
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
         """Score all captions against all clips: (Q, C) float32 on the CPU, one row per caption as in all files."""
@@ -78,9 +71,7 @@ class RetrievalModel(nn.Module):
 
     def parameters_by_part(self) -> dict[str, int]:
         """Count the trainable parameters of the audio encoder's parts, the text encoder, and the score's layers."""
-        parts = {name: list(part.parameters()) for name, part in {**self.audio.parts(), "text": self.text}.items()}
-        found = {name: sum(p.numel() for p in part if p.requires_grad) for name, part in parts.items()}
-        return found | count_layer_parameters(self.score)
+        return trainable_numbers({**self.audio.parts(), "text": self.text}, self.score)
 
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
         """Embed a batch's B clips and N captions; this may be computed in 16 bits."""
@@ -110,3 +101,13 @@ class RetrievalModel(nn.Module):
             learned=dict(self.learned.items()),
             frames=frames,
         )
+
+
+def trainable_numbers(parts: Mapping[str, nn.Module], score: Scorer) -> dict[str, int]:
+    """Count the trainable parameters of parts of a model, and those in layers of its score.
+
+    Single numbers of a score, such as a scale, are not counted.
+    """
+    counts = {name: sum(one.numel() for one in part.parameters() if one.requires_grad) for name, part in parts.items()}
+    layers = sum(one.numel() for one in score.parameters() if one.dim() > 0) if isinstance(score, nn.Module) else 0
+    return counts | ({"score": layers} if layers else {})

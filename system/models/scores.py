@@ -133,12 +133,6 @@ class BoundaryMoments(Moments):
         return BoundaryScore(dim)
 
 
-def count_layer_parameters(score: Scorer) -> dict[str, int]:
-    """Count the weights in a score's layers; single numbers, such as a scale, are not counted."""
-    count = sum(one.numel() for one in score.parameters() if one.dim() > 0) if isinstance(score, nn.Module) else 0
-    return {"score": count} if count else {}
-
-
 def cosine(clips: Embeddings, captions: Embeddings) -> Tensor:
     """Compute cosines (B, N); an embedding of zeros has cosine 0."""
     return unit_vectors(clips) @ unit_vectors(captions).T

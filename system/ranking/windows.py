@@ -131,7 +131,7 @@ def frame_series(
     with torch.inference_mode():
         values = cosines_of_queries(model.moments, clips, clip_of, captions)
     assert clips.lengths is not None
-    grid = model.embedded_frame_grid(grids)
+    grid = model.frame_grid or next(iter(grids.values()))
     return _series(values, recordings, clip_of, clips.lengths.tolist(), [grid] * len(recordings))
 
 

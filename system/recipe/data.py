@@ -72,9 +72,8 @@ class Data:
         """
         sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
         try:
-            augment = self.augmentations.get(name)
-            if augment is not None:
-                augment = augment.limited_to([clip for source in train.data for clip in self.readable_clips(source)])
+            clips = [clip for source in train.data for clip in self.readable_clips(source)]
+            augment = Augmentation(stage.augment, clips) if stage.augment else None
             count = stage.captions_per_clip
             return Sampler(sources, train.mix, stage.batch_size, count, seed, augment)
         except KitError as error:
@@ -110,12 +109,7 @@ def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | Non
                 said = f"two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}"
                 raise KitError(f"data source {name}: {said}; make one of the manifests again with another --name")
         if source.moments:
-            ids = {clip.id for clip in part}
-            moments[name] = [
-                one for one in read_moments(Path(source.moments), listed[source.manifest]) if one.clip in ids
-            ]
-            if not moments[name]:
-                raise KitError(f"data source {name}: {source.moments} has no moment of its clips; name their file")
+            moments[name] = moments_of(source, listed[source.manifest], part)
         if few := few_clips(source, len(part)):
             log.warning("data source %s has only %s", name, few)
         if recipe.model.audio.reads_clips and not any(Path(clip.path).is_file() for clip in part):
@@ -135,6 +129,15 @@ def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | Non
         if all(clip.id in features.broken for clip in found):
             raise _unreadable(name, found, features.broken[found[0].id])
     return Data(clips, features, augmentations, moments)
+
+
+def moments_of(source: schema.Source, listed: Sequence[Clip], part: Sequence[Clip]) -> list[Moment]:
+    """Return the moments of a source's clips, a part of its manifest. Raises KitError if there are none."""
+    ids = {clip.id for clip in part}
+    found = [one for one in read_moments(Path(str(source.moments)), listed) if one.clip in ids]
+    if not found:
+        raise KitError(f"{source.moments} has no moment of the source's clips; name their file")
+    return found
 
 
 def _unreadable(name: str, clips: Sequence[Clip], first: str) -> KitError:

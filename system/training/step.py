@@ -21,12 +21,12 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.batches.loader import divide_into_chunks
-from system.compute.device import in_precision, on_device, seed_generators
+from system.compute.device import in_precision, seed_generators
 from system.compute.processes import is_first, process_count, process_index, sum_gradients
 from system.losses import terms
 from system.losses.terms import BatchScores, Ranking, Term, WeightedTriplet, margin_violations
 from system.models.batch import Batch, own_rows
-from system.models.embeddings import Embedded, concatenate_embeddings, gather_embeddings
+from system.models.embeddings import Embedded, gather_embeddings, join_embeddings
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 
@@ -153,8 +153,7 @@ def _add_gradients_by_chunks(
 
 def _in_order(parts: list[Embedded], chunks: list[Chunk]) -> Embedded:
     """Join chunks' embeddings, in the order of the batch."""
-    order = torch.tensor([row for chunk in chunks for row in chunk.rows]).argsort()
-    return concatenate_embeddings(parts).rows(on_device(order, parts[0].values.device))
+    return join_embeddings(parts, [torch.tensor(chunk.rows) for chunk in chunks])
 
 
 def begin_chunk(seed: int, number: int) -> None:

@@ -4,7 +4,7 @@ import torch
 
 from system.losses.terms import BatchScores
 from system.models.batch import Batch
-from system.models.embeddings import concatenate_embeddings
+from system.models.embeddings import join_embeddings
 from system.models.retrieval import RetrievalModel
 from system.training.step import audio_chunks, begin_chunk, caption_chunks
 
@@ -18,6 +18,5 @@ def in_one_graph(model: RetrievalModel, batch: Batch, size: int) -> BatchScores:
             begin_chunk(seed, number)
             found.append(chunk.embed())
             number += 1
-        order = torch.tensor([row for chunk in chunks for row in chunk.rows]).argsort()
-        sides.append(concatenate_embeddings(found).rows(order))
+        sides.append(join_embeddings(found, [torch.tensor(chunk.rows) for chunk in chunks]))
     return model.batch_scores(batch, *sides)

@@ -189,9 +189,9 @@ def test_captions_of_mixtures_are_replaced_too(tmp_path: Path) -> None:
 def test_mixing_with_fewer_than_two_clips_is_refused() -> None:
     with pytest.raises(KitError, match="training"):
         Augmentation(mixing(), [DOGS, DOGS, MUTE])
-    augmentation = Augmentation(mixing(), [DOGS, RAIN])
+    Augmentation(mixing(), [DOGS, RAIN])
     with pytest.raises(KitError, match="training"):
-        augmentation.limited_to([DOGS])
+        Augmentation(mixing(0.25), [DOGS])
 
 
 def banks(folder: Path) -> Features:

@@ -215,7 +215,6 @@ PARTS = [
     ("frozen_start={text: 3, audio: 3}", "frozen"),
 ]
 MIXED = [
-    ("{mix: {probability: 0.5, low_db: 6, high_db: 5, joined_by: and}}", "low_db"),
     ("{mix: {probability: 0.5, low_db: 1, high_db: 61, joined_by: and}}", "high_db"),
     ("{mix: {probability: 0.5, low_db: 1, high_db: 5, joined_by: null}}", "joined_by"),
     ("{mix: {probability: 0.5, low_db: 1, high_db: 5, joined_by: and}}", "logmel"),
