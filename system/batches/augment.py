@@ -87,7 +87,14 @@ class Augmentation:
         partners = [self._draw_partner(item, draw) for item in items]
         draw = np.random.default_rng([*seed, 1])
         changed = [item._replace(captions=self._draw_captions(item.clip, item.numbers, draw)) for item in items]
-        return [self._mix_item(*pair, draw) for pair in zip(changed, partners, strict=True)]
+        for number, (item, partner) in enumerate(zip(changed, partners, strict=True)):
+            if partner and self.mix:
+                added, numbers = partner
+                others = self._draw_captions(added.clip, numbers, draw)
+                pairs = zip(item.captions, others, strict=True)
+                joined = tuple(join_captions(*pair, self.mix.joined_by) for pair in pairs)
+                changed[number] = item._replace(captions=joined, added=added)
+        return changed
 
     def _draw_partner(self, item: Item, draw: Random) -> tuple[Added, list[int]] | None:
         """Draw the clip that is mixed into an item, and the numbers of its captions; always as many draws."""
@@ -103,24 +110,14 @@ class Augmentation:
         decibels = self.mix.low_db + level * (self.mix.high_db - self.mix.low_db)
         return Added(other, decibels, offset), numbers
 
-    def _mix_item(self, item: Item, partner: tuple[Added, list[int]] | None, draw: Random) -> Item:
-        if partner is None or self.mix is None:
-            return item
-        added, numbers = partner
-        others = self._draw_captions(added.clip, numbers, draw)
-        joined = (join_captions(*pair, self.mix.joined_by) for pair in zip(item.captions, others, strict=True))
-        return item._replace(captions=tuple(joined), added=added)
-
     def _draw_captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
         """Draw a clip's captions with the given numbers, or their alternatives; always two draws per caption."""
-        if self.captions is None:
-            return tuple(clip.captions[number] for number in numbers)
-        captions = []
-        for number in numbers:
+        captions = [clip.captions[number] for number in numbers]
+        for place, number in enumerate(numbers if self.captions else ()):
             chance, which = draw.random(2)
             others = self._alternatives.get((clip.id, number))
-            is_replaced = others and chance < self.captions.probability
-            captions.append(others[int(which * len(others))] if others and is_replaced else clip.captions[number])
+            if others and self.captions and chance < self.captions.probability:
+                captions[place] = others[int(which * len(others))]
         return tuple(captions)
 
 

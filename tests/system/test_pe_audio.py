@@ -15,7 +15,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.audio.hub import HubLayers, PeAudio, PeTexts, read_pe_config, reading
-from system.models.text import PeAudioText
+from system.models.text import JointText
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -105,7 +105,7 @@ def oracle(kind: str, text: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("kind", ["pe_audio", "pe_audio_video", "pe_audio_frame"])
 def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path: Path) -> None:
     values = {"kind": "pe_audio", "model": str(hub_folder(kind)), "dim": 12, "trainable": False, "head": "none"}
-    settings = PeAudioText.model_validate(values)
+    settings = JointText.model_validate(values)
     encoder = settings.build([], tmp_path / "banks")
     assert encoder.logit_numbers == (2.0, -1.0)
     texts = ["a dog barks", "rain", "a deep tone sounds " * 200]
@@ -127,7 +127,7 @@ def test_pe_audio_text_encoder_refuses_other_models_and_missing_weights(tmp_path
     from safetensors.torch import load_file, save_file
 
     values = {"kind": "pe_audio", "dim": 12, "trainable": False, "head": "none"}
-    other = PeAudioText.model_validate(values | {"model": str(hub_folder("clap"))})
+    other = JointText.model_validate(values | {"model": str(hub_folder("clap"))})
     with pytest.raises(KitError, match="model_type"):
         other.build([], tmp_path)
     folder = tmp_path / "model"
@@ -136,7 +136,7 @@ def test_pe_audio_text_encoder_refuses_other_models_and_missing_weights(tmp_path
     del tensors["text_audio_head.proj.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(KitError, match="download"):
-        PeAudioText.model_validate(values | {"model": str(folder)}).build([], tmp_path)
-    wrong = PeAudioText.model_validate(values | {"model": str(hub_folder("pe_audio")), "dim": 13})
+        JointText.model_validate(values | {"model": str(folder)}).build([], tmp_path)
+    wrong = JointText.model_validate(values | {"model": str(hub_folder("pe_audio")), "dim": 13})
     with pytest.raises(KitError, match="returns"):
         wrong.build([], tmp_path)

@@ -15,7 +15,7 @@ from quick import first_quick
 from data_tools.classify.embed import embed, load_sentence_transformer, model_fingerprint, position_count
 from data_tools.errors import KitError
 from system.audio.hub import Ast
-from system.models.text import Clap, Published, published
+from system.models.text import JointText, Published, published
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TEXT = "A Café dog barks, then a deep tone sounds"
@@ -63,7 +63,7 @@ IDENTITIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "clap": (
         lambda folder: Path(shutil.copytree(hub_folder("clap"), folder)),
         lambda folder: (
-            Clap(kind="clap", model=str(folder), dim=12, trainable=False, head="none")
+            JointText(kind="clap", model=str(folder), dim=12, trainable=False, head="none")
             .build([], folder.parent / "banks")
             .identity()
         ),

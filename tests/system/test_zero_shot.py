@@ -25,7 +25,7 @@ from submission.formats.score_matrix import read_scores
 from submission.package.meta import external_items
 from submission.runs.entry import open_entry
 from system.__main__ import main
-from system.models.text import Clap
+from system.models.text import JointText
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
@@ -193,7 +193,7 @@ def test_zero_shot_model_is_served(root: Path, run: Path, folder: Path) -> None:
 
 
 def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
-    settings = Clap(kind="clap", model=str(hub_folder("clap")), dim=12, trainable=False, head="none")
+    settings = JointText(kind="clap", model=str(hub_folder("clap")), dim=12, trainable=False, head="none")
     encoder = settings.build([], tmp_path)
     assert encoder.lengths(["a dog " * 200]) == [0]
     encoder.caches_texts = False

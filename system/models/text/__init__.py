@@ -7,8 +7,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 from system.kinds import by_kind
 from system.models.text.encoder import TextSettings
 from system.models.text.given import TextEmbeddings as TextEmbeddings
-from system.models.text.joint import Clap as Clap
-from system.models.text.joint import PeAudioText as PeAudioText
+from system.models.text.joint import JointText as JointText
 from system.models.text.published import Published as Published
 from system.models.text.small import Transformer as Transformer
 from system.models.text.words import WordVectors as WordVectors

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,39 +15,24 @@ from system.models.text.published import PublishedText
 # N texts, L tokens, D values of an embedding
 
 CLAP_TOKENS = 77
+TYPES = {"clap": ("clap", "clap_text_model"), "pe_audio": ("pe_audio", "pe_audio_video")}  # in config.json
 KIND = "text model"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the library makes an empty tokenizer
 
 
-class Clap(PublishedText):
-    """The text encoder of a public CLAP with its projection. With the audio encoder of the same model it is a zero-shot
-    system. Captions are cut at 77 tokens, as in CLAP's processor.
+class JointText(PublishedText):
+    """The text encoder of a public CLAP, PE-AV or PE-A-Frame with its projection. With the audio encoder of the same
+    model it is a zero-shot system. CLAP cuts captions at 77 tokens, as its processor. PE needs the score `dot_product`
+    (PE-AV) or `frame_dot_products` (PE-A-Frame), since its embeddings do not have unit length.
 
-    Source: Wu et al., "Large-Scale Contrastive Language-Audio Pretraining" (2023).
+    Sources: Wu et al., "Large-Scale Contrastive Language-Audio Pretraining" (2023); Meta's Perception Encoder
+    Audiovisual (2025).
     """
 
-    kind: Literal["clap"]
+    kind: Literal["clap", "pe_audio"]
 
     def load(self) -> "JointTexts":
-        from transformers import ClapTextModelWithProjection
-
-        return JointTexts(self.model, ("clap", "clap_text_model"), ClapTextModelWithProjection, longest=CLAP_TOKENS)
-
-
-class PeAudioText(PublishedText):
-    """The text encoder of PE-AV or PE-A-Frame with its projection. It needs the score `dot_product` (PE-AV) or
-    `frame_dot_products` (PE-A-Frame), since its embeddings do not have unit length.
-
-    Source: Meta's Perception Encoder Audiovisual (2025).
-    """
-
-    kind: Literal["pe_audio"]
-
-    def load(self) -> "JointTexts":
-        from system.audio.hub import PeTexts, read_pe_config, require_type
-
-        types = ("pe_audio", "pe_audio_video")
-        return JointTexts(self.model, types, PeTexts, config=read_pe_config(require_type(self.model, types, KIND)))
+        return JointTexts(self.model, self.kind)
 
 
 class JointTexts(nn.Module):
@@ -56,28 +41,25 @@ class JointTexts(nn.Module):
     prompts: ClassVar[dict[str, str]] = {}
     default_prompt_name = None
 
-    def __init__(self, name: str, types: tuple[str, ...], model: Any, longest: int = 1 << 20, **settings: Any) -> None:
+    def __init__(self, name: str, kind: str) -> None:
         """Load the tokenizer and the text side of a model.
-
-        Args:
-            types: Possible model types in config.json.
-            model: Class of the text side in transformers.
-            longest: Most tokens of a text, if the model does not say less.
 
         Raises:
             KitError: Another model, a tokenizer or weights are missing, or a file is damaged.
         """
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, ClapTextModelWithProjection
 
-        from system.audio.hub import load_model, reading, require_type
+        from system.audio.hub import PeTexts, load_model, read_pe_config, reading, require_type
 
         super().__init__()
-        folder = require_type(name, types, KIND)
+        folder, is_clap = require_type(name, TYPES[kind], KIND), kind == "clap"
         if not any(one.is_file() for pattern in TOKENIZER_FILES for one in folder.glob(pattern)):
             raise KitError(f"text model {folder} has no tokenizer file, such as tokenizer.json; download it again")
         with reading(folder):
             self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        self.network = load_model(model, folder, **settings)
+        settings = {} if is_clap else {"config": read_pe_config(folder)}
+        self.network = load_model(ClapTextModelWithProjection if is_clap else PeTexts, folder, **settings)
+        longest = CLAP_TOKENS if is_clap else 1 << 20
         positions = position_count(getattr(self.network, "text_model", self.network)) or longest
         self.longest = min(longest, positions, self.tokenizer.model_max_length)
 
