@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,9 +36,9 @@ class Taught(NamedTuple):
     """A teacher's embeddings, each (D,) of length 1."""
 
     clips: Mapping[str, np.ndarray]  # by content key
-    captions: Mapping[str, np.ndarray]  # by caption_key
+    captions: Mapping[Any, np.ndarray]  # by caption_key
 
-    def cosines(self, clips: Sequence[str], captions: Sequence[str]) -> np.ndarray:
+    def cosines(self, clips: Sequence[str], captions: Sequence[Any]) -> np.ndarray:
         """Return the cosines (B, N) of clips and captions, given by their keys."""
         found: np.ndarray = (
             np.stack([self.clips[key] for key in clips]) @ np.stack([self.captions[key] for key in captions]).T

@@ -123,7 +123,7 @@ class CiderD:
         captions = list(chain.from_iterable(documents))
         keys, self._most = self._keys(captions), np.log(len(documents))
         document = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
-        distinct = np.unique(document[keys >> 34] << 32 | keys & _LOW)
+        distinct, _ = np.unique(document[keys >> 34] << 32 | keys & _LOW, return_counts=True)  # faster than without
         self._idf = self._most - np.log(np.maximum(1, np.bincount(distinct & _LOW)))
         self.corpus = self._weigh(captions, keys)
 
