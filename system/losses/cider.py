@@ -153,13 +153,10 @@ class CiderD:
         later = np.flatnonzero(k)
         feature[later] = [self._numbers[pair] for pair in zip(feature[later].tolist(), k[later].tolist(), strict=True)]
         start = np.searchsorted(group[entry], np.arange(len(captions) + 1) * ORDERS)
-        shape = len(captions), len(self._numbers)
-        candidate, reference = weights[entry], (times * weights)[entry] * (SCALE / ORDERS)
-        as_candidate, as_reference = (
-            sparse.csr_array((one, feature.astype(np.int32), start.astype(np.int32)), shape)
-            for one in (candidate, reference)
-        )
-        return Features(as_candidate, as_reference, np.array([max(0, len(tokens) - 1) for tokens in captions], int))
+        places, shape = (feature.astype(np.int32), start.astype(np.int32)), (len(captions), len(self._numbers))
+        candidate = sparse.csr_array((weights[entry], *places), shape)
+        reference = sparse.csr_array(((times * weights)[entry] * (SCALE / ORDERS), *places), shape)
+        return Features(candidate, reference, np.array([max(0, len(tokens) - 1) for tokens in captions], int))
 
 
 class CiderAmong:
