@@ -1,6 +1,7 @@
 """Tensors of a batch, read ahead in threads."""
 
 import itertools
+import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -71,19 +72,18 @@ def collate(
     """
     batch = make_batch_without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if chunks is None else own_rows(chunks)
-    longest = crops.longest if crops else None
+    crops = crops or Crops(sys.maxsize, np.zeros((len(items), 2)))
     audio = {}
     for name in features.banks:
-        width = max(frame_counts(items, features, name, longest)) if pad_to_batch else 0
+        width = max(frame_counts(items, features, name, crops.longest)) if pad_to_batch else 0
         audio[name] = _pad_frames(features, name, items, crops, rows, width)
     return replace(batch, audio=audio, chunks=chunks)
 
 
-def frame_counts(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
+def frame_counts(items: Sequence[Item], features: Features, expert: str, longest: int = sys.maxsize) -> list[int]:
     """Count the frames of each item's clip or mixture, at most `longest`."""
     bank = features.banks[expert]
-    lengths = [max(map(bank.rows_of, content_keys(features, item))) for item in items]
-    return lengths if longest is None else [min(length, longest) for length in lengths]
+    return [min(longest, max(map(bank.rows_of, content_keys(features, item)))) for item in items]
 
 
 def make_batch_without_audio(
@@ -105,7 +105,7 @@ def make_batch_without_audio(
 def _frame_labels(items: Sequence[Item], features: Features) -> Tensor:
     """Return (B, T) bool: whether a frame is inside an item's windows."""
     expert = next(iter(features.banks))
-    lengths = frame_counts(items, features, expert, None)
+    lengths = frame_counts(items, features, expert)
     labels = np.zeros((len(items), max(lengths)), bool)
     for row, item, length in zip(labels, items, lengths, strict=True):
         row[:length] = label_frames(item.windows, length, features.grids[expert])
@@ -117,17 +117,16 @@ def content_keys(features: Features, item: Item) -> list[str]:
     return [features.keys[clip.id] for clip in (item.clip, *([item.added.clip] if item.added else []))]
 
 
-def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops | None) -> np.ndarray:
+def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops) -> np.ndarray:
     """Read the frames (T, D) of an item: of its clip or its mixture, or of random crops of these."""
     bank, added, parts = features.banks[expert], items[index].added, []
     for which, key in enumerate(content_keys(features, items[index])):
-        size = bank.rows_of(key)
-        parts.append(bank.part(key, *(crops.range(size, index, which) if crops else (0, size))))
+        parts.append(bank.part(key, *crops.range(bank.rows_of(key), index, which)))
     return mix_waves(parts[0], parts[1], added.decibels, added.offset) if added else parts[0]
 
 
 def _pad_frames(
-    features: Features, expert: str, items: Sequence[Item], crops: Crops | None, rows: Sequence[int], width: int
+    features: Features, expert: str, items: Sequence[Item], crops: Crops, rows: Sequence[int], width: int
 ) -> Series:
     """Return an expert's frames of the items at the indexes `rows`, padded with zeros to at least `width` frames."""
     bank = features.banks[expert]
@@ -177,15 +176,14 @@ def read_batches(
         step: Of the first batch.
     """
 
-    def drawn() -> Iterator[tuple[list[Item], Crops | None]]:  # not in threads, since a sampler has a state
+    def drawn() -> Iterator[tuple[list[Item], Crops]]:  # not in threads, since a sampler has a state
         for number in itertools.count(step):
-            crops = None if longest is None else Crops(longest, sampler.crop_offsets(number))
-            yield sampler.batch(number), crops
+            yield sampler.batch(number), Crops(longest or sys.maxsize, sampler.crop_offsets(number))
 
-    def make(one: tuple[list[Item], Crops | None]) -> Batch:
+    def make(one: tuple[list[Item], Crops]) -> Batch:
         (items, crops), chunks = one, None
         if process_count() > 1:
-            lengths = frame_counts(items, features, next(iter(features.banks)), longest)
+            lengths = frame_counts(items, features, next(iter(features.banks)), crops.longest)
             chunks = divide_into_chunks(lengths, chunk, process_count())
         made = collate(items, features, relevance, teachers, crops, chunks, pad_to_batch)
         return made.pin_audio() if device.type == "cuda" else made
