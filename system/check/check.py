@@ -130,13 +130,15 @@ def _with_size(message: str) -> str:
 
 
 def find_data(recipe: schema.Recipe) -> Data:
-    return {name: _find(source) for name, source in recipe.data.items()}
+    paths = {path for path in (Path(source.manifest) for source in recipe.data.values()) if path.exists()}
+    manifests = {path: read_manifest(path) for path in paths}
+    return {name: _find(source, manifests.get(Path(source.manifest))) for name, source in recipe.data.items()}
 
 
-def _find(source: schema.Source) -> Found:
-    if not Path(source.manifest).exists():
+def _find(source: schema.Source, listed: list[Clip] | None) -> Found:
+    if listed is None:
         return Found(expected=source.expected)
-    listed, clips = read_manifest(Path(source.manifest)), list[Clip]()
+    clips = list[Clip]()
     try:
         clips = of_split(listed, source.split, source.manifest)
         there = source.moments and Path(source.moments).exists()
