@@ -118,7 +118,8 @@ def build_features(
     for name, one in experts.items():
         if one.reads_clips and (of_all := common_fault(one, list(clips))):
             raise KitError(f"expert {name}: {of_all}")
-    cores = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # of this process
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # of this process
     features, threads = Features({}, grids=grids, strict=strict), ThreadPoolExecutor(cores, "decoding")
     name, expert = next(iter(experts.items()))  # several are all of frames that are stored
     if isinstance(expert, EmbeddingFile):

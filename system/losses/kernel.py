@@ -4,6 +4,7 @@ numba compiles them at their first use, in seconds. It caches the code in this f
 cache folder if that cannot be written.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -12,10 +13,15 @@ import numpy as np
 # R candidates and M references, captions with several features each; B items
 
 
-compiled = numba.njit(nogil=True, cache=True)
+def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a loop with numba, and cache the code on disk if possible."""
+    try:
+        return numba.njit(nogil=True, cache=True)(loop)  # type: ignore[no-any-return]
+    except RuntimeError:  # neither folder can be written: compile in every process
+        return numba.njit(nogil=True)(loop)  # type: ignore[no-any-return]
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def score_captions(candidates: Any, references: Any, penalty: np.ndarray, out: np.ndarray) -> None:
     """Write CIDEr-D of candidates and references to `out`, (R, M).
 
@@ -45,14 +51,14 @@ def score_captions(candidates: Any, references: Any, penalty: np.ndarray, out: n
             row[m] *= factors[m]
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
     """Count float32 numbers, read as whole numbers, by all bits except the lowest `shift`; add to `counts`."""
     for x in bits:
         counts[x >> shift] += 1
 
 
-@compiled  # type: ignore[untyped-decorator]
+@compiled
 def add_to_items(scores: np.ndarray, rows: np.ndarray, columns: np.ndarray, sums: np.ndarray) -> None:
     """Add scores of captions to those of their items.
 
