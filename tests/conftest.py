@@ -10,6 +10,7 @@ import shutil
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is imported; a worker of pytest-xdist has a core
@@ -18,8 +19,10 @@ import pytest
 import tiny
 import tiny_moments
 from browser import browser  # noqa: F401  a fixture
+from data_files import publish_clotho
 from ranked import write_truth
 
+from data_tools.__main__ import main as data_tools
 from system.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +30,15 @@ DiskUsage = namedtuple("DiskUsage", "total used free")
 
 os.fsync = lambda number: None  # no test cuts the power, and waiting for the disk would take a tenth of the time
 gc.set_threshold(20_000, 20, 20)  # 700, 10, 10 would take a twelfth of the suite's time
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a worker whole files of fast tests, so that the fixtures of a module are made once."""
+    from xdist.scheduler import LoadFileScheduling, LoadScheduling
+
+    is_fast = "not slow" in config.option.markexpr
+    return (LoadFileScheduling if is_fast else LoadScheduling)(config, log)
 
 
 def pytest_collection_finish() -> None:
@@ -110,6 +122,19 @@ def baseline(shared: Path) -> Path:
 def clotho(shared: Path) -> Callable[[str], Path]:
     """Clotho's captions by split."""
     return lambda split: shared / f"data/clotho/clotho_captions_{split}.csv"
+
+
+@pytest.fixture(scope="session")
+def published_clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all of Clotho as published, but for the length of its sounds."""
+    return publish_clotho(shared, tmp_path_factory.mktemp("clotho"))
+
+
+@pytest.fixture(scope="session")
+def clotho_manifest(published_clotho: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("manifests") / "clotho.jsonl"
+    assert data_tools(["clotho", str(published_clotho), "--out", str(path)]) == 0
+    return path
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from data_files import COUNTS, publish_clotho, rows
+from data_files import COUNTS, rows
 
 from data_tools.__main__ import main as data_tools
 from data_tools.manifest import read_manifest
@@ -23,10 +23,8 @@ from system.features.bank import Bank
 
 
 @pytest.mark.slow
-def test_all_clotho_file_names_reach_a_ranked_csv(shared: Path, tmp_path: Path) -> None:
-    root = publish_clotho(shared, tmp_path)
-    manifest = tmp_path / "clotho.jsonl"
-    assert data_tools(["clotho", str(root), "--out", str(manifest)]) == 0
+def test_all_clotho_file_names_reach_a_ranked_csv(shared: Path, clotho_manifest: Path, tmp_path: Path) -> None:
+    manifest = clotho_manifest
     assert data_tools(["check", str(manifest)]) == 0
 
     content = tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
@@ -144,17 +142,7 @@ def test_recordings_with_yamnet_and_minilm_beat_chance(shared: Path, root: Path,
     assert system(["export", str(tmp_path / "run"), "--out", str(model)]) == 0
     out = tmp_path / "again.npy"
     assert (
-        system(
-            [
-                "rank",
-                str(model),
-                str(tmp_path / "esc/manifest.jsonl"),
-                "--split",
-                "evaluation",
-                "--out",
-                str(out),
-            ]
-        )
+        system(["rank", str(model), str(tmp_path / "esc/manifest.jsonl"), "--split", "evaluation", "--out", str(out)])
         == 0
     )
     assert np.allclose(read_scores(out).values, read_scores(tmp_path / "run/scores/evaluation.npy").values, atol=1e-6)

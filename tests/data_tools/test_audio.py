@@ -44,9 +44,9 @@ def excerpt_error(path: Path, draws: int, rates: tuple[int, ...] = (16_000, 32_0
 @pytest.mark.parametrize("name", FORMATS)
 def test_excerpts_equal_the_same_parts_of_the_whole_file(name: str, tmp_path: Path) -> None:
     rate = 48_000 if name == "x.opus" else 44_100
-    path = write_format(tmp_path / name, stereo(rate, 20), rate)
-    assert excerpt_error(path, 21) < 1e-6
-    assert audio_seconds(path) == pytest.approx(20, abs=0.05)
+    path = write_format(tmp_path / name, stereo(rate, 10), rate)
+    assert excerpt_error(path, 8, (16_000, 44_100)) < 1e-6
+    assert audio_seconds(path) == pytest.approx(10, abs=0.05)
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_excerpts_equal_the_same_parts_of_the_whole_file(name: str, tmp_path: Pa
 def test_many_excerpts_equal_the_same_parts_of_the_whole_file(name: str, tmp_path: Path) -> None:
     rate = 48_000 if name == "x.opus" else 32_000
     path = write_format(tmp_path / name, stereo(rate, 60), rate)
-    assert excerpt_error(path, 200) < 1e-6
+    assert excerpt_error(path, 60) < 1e-6
 
 
 def test_excerpts_of_real_recordings_equal_the_same_parts(shared: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from data_files import publish_clotho, rows, write_wav
+from data_files import rows, write_wav
 
 from data_tools.__main__ import main
 from data_tools.check import Finding, check_clips
@@ -104,17 +104,8 @@ def test_bad_audio_is_named_and_fatal_and_silence_is_not(tmp_path: Path, capsys:
     assert main(["check", str(tmp_path / "m.jsonl")]) == 0
 
 
-@pytest.fixture(scope="module")
-def clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("check")
-    (folder / "clotho").mkdir()
-    publish_clotho(shared, folder / "clotho")
-    assert main(["clotho", str(folder / "clotho"), "--out", str(folder / "clotho.jsonl")]) == 0
-    return folder / "clotho.jsonl"
-
-
-def test_five_freesound_ids_are_in_several_splits_of_clotho(clotho: Path) -> None:
-    found = check_clips(read_manifest(clotho))
+def test_five_freesound_ids_are_in_several_splits_of_clotho(clotho_manifest: Path) -> None:
+    found = check_clips(read_manifest(clotho_manifest), quick=True)
     assert not any(one.fatal for one in found), "published as it is"
     shared = {
         (one.evidence, *(one.split("/")[1] for one in (one.clip, one.other)))
@@ -130,10 +121,12 @@ def test_five_freesound_ids_are_in_several_splits_of_clotho(clotho: Path) -> Non
     }
 
 
-def test_official_list_forbids_three_development_clips_of_clotho(shared: Path, clotho: Path) -> None:
-    lists = str(shared / "data" / LISTS[0])
-    assert main(["check", str(clotho), "--quick", "--exclude", lists, "--list", str(clotho.with_suffix(".csv"))]) == 1
-    found = Counter(row["kind"] for row in rows(clotho.with_suffix(".csv")) if row["fatal"] == "True")
+def test_official_list_forbids_three_development_clips_of_clotho(
+    shared: Path, clotho_manifest: Path, tmp_path: Path
+) -> None:
+    lists, found_in = str(shared / "data" / LISTS[0]), tmp_path / "found.csv"
+    assert main(["check", str(clotho_manifest), "--quick", "--exclude", lists, "--list", str(found_in)]) == 1
+    found = Counter(row["kind"] for row in rows(found_in) if row["fatal"] == "True")
     assert found == {"Freesound id on an exclusion list": 3}
 
 

@@ -214,11 +214,7 @@ def test_response_that_is_not_a_checkpoint_is_refused(path: str, odd: str, tmp_p
 
 @pytest.mark.parametrize(
     "body",
-    [
-        b'<?xml version="1.0"?>\n<!DOCTYPE html>\n<p>log in</p>',
-        b'{"error": "forbidden"}',
-        b'{ "message":"not found"}',
-    ],
+    [b'<?xml version="1.0"?>\n<!DOCTYPE html>\n<p>log in</p>', b'{"error": "forbidden"}', b'{ "message":"not found"}'],
 )
 def test_server_message_in_place_of_a_file_is_detected(body: bytes, tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(body)

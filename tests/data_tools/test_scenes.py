@@ -321,10 +321,7 @@ def test_scenes_verb_refuses_a_folder_made_with_other_arguments(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (
-            ["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"],
-            "above 0",
-        ),
+        (["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"], "above 0"),
         (["--seed", "1", "--heldout-phrasings", "0.2", "--captions", "noisy"], "--captions noisy"),
         (["--seed", "1", "--name", "a b"], "may only have letters"),
     ],

@@ -98,12 +98,7 @@ def write_run(folder: Path, seed: int = 0) -> Path:
         write_scores(folder / f"scores/{name}.npy", matrix)
         (folder / f"scores/{name}.clips.csv").write_text("\n".join(lines) + "\n")
         data = "validation" if name == "validation" else "evaluation"
-        facts = {
-            "data": data,
-            "checkpoint": "only epoch 1",
-            "ceiling": None,
-            "also_trained_on": 2,
-        }
+        facts = {"data": data, "checkpoint": "only epoch 1", "ceiling": None, "also_trained_on": 2}
         ranked[name] = ranked_result(matrix, get_edition(2022), small_matrix(9), **facts).document()
         ranks[name] = entry(data=data, checkpoint="last" if name == "last" else "mAP@10")
     ranks["mean"] = {"kind": "mean", "of": ["best", "last"], "edition": 2022}

@@ -77,10 +77,7 @@ def opened(model: RetrievalModel, windows: WindowSettings | None = None) -> Open
 
 
 def searching(
-    model: RetrievalModel,
-    clips: Sequence[Clip],
-    embedded: Embeddings,
-    windows: WindowSettings | None = None,
+    model: RetrievalModel, clips: Sequence[Clip], embedded: Embeddings, windows: WindowSettings | None = None
 ) -> Search:
     """A search of clips whose embeddings are given."""
     return Search(opened(model, windows), Pool(clips=clips, embedded=embedded), Path(__file__))

@@ -26,12 +26,7 @@ def written(folder: Path, content: dict[str, Any]) -> Path:
 
 
 def test_mistakes_come_before_missing_files_and_equal_messages_are_said_once() -> None:
-    found = [
-        Line(WARNING, "a", "x"),
-        Line(MISSING, "b", "y"),
-        Line(MISTAKE, "c", "z"),
-        Line(MISSING, "d", "y"),
-    ]
+    found = [Line(WARNING, "a", "x"), Line(MISSING, "b", "y"), Line(MISTAKE, "c", "z"), Line(MISSING, "d", "y")]
     assert to_fix(found) == [(MISTAKE, "c: z"), (MISSING, "b, d: y"), (WARNING, "a: x")]
 
 

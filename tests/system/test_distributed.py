@@ -15,16 +15,7 @@ import pytest
 import tiny
 from several import ROOT, ranks_of, together
 from threads import one_thread  # noqa: F401  a fixture
-from trainings import (
-    NT_XENT,
-    Content,
-    assert_alike,
-    content,
-    epochs,
-    lines,
-    started,
-    wait_for,
-)
+from trainings import NT_XENT, Content, assert_alike, content, epochs, lines, started, wait_for
 
 from data_tools.manifest import read_manifest
 from data_tools.words import vocabulary_of

@@ -123,10 +123,7 @@ def test_incompatible_score_and_embedding_settings_are_refused(
         ("model.audio.embedding=mean", "score frame_word needs an encoder that returns frames"),
         ("model.text.embedding=mean", "score frame_word needs an encoder that returns words"),
         ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; set embedding: mean"),
-        (
-            "model.audio.hidden=7",
-            "the GRU returns 2 x 7 values, but text embeddings have 12; set hidden to 6",
-        ),
+        ("model.audio.hidden=7", "the GRU returns 2 x 7 values, but text embeddings have 12; set hidden to 6"),
         ("stages.only.grad_cache_chunk=2", "batch norms or padding need the whole batch"),
         ("stages.only.stop.metric=recall_sum", "recall_sum is not monitored"),
         ("stages.only.schedule.metric=recall_sum", "recall_sum is not monitored"),

@@ -1,5 +1,6 @@
 """Hub models (AST, CLAP, Perception Encoder) against the classes of transformers."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,19 @@ def samples(rate: int, seconds: float, seed: int) -> np.ndarray:
     return (noise.astype(np.int16) / 32_768).astype(np.float32)
 
 
+@functools.cache
+def library(model: str) -> tuple[Any, Any]:
+    """The model of transformers, and its feature extractor."""
+    folder = hub_folder("pe_audio" if model == "pe_audio_video" else model)  # the same weights
+    network = getattr(transformers, CLASSES[KINDS[model]]).from_pretrained(folder).eval()
+    return network, settings(model).extractor.from_pretrained(folder)
+
+
 @torch.inference_mode()
 def expected(model: str, wave: np.ndarray, rate: int) -> np.ndarray:
     """The vector of one wave by the classes of transformers."""
-    folder = hub_folder("pe_audio" if model == "pe_audio_video" else model)  # the same weights
     wave = np.pad(wave, (0, max(0, rate // 10 - len(wave))))
-    whole = getattr(transformers, CLASSES[KINDS[model]]).from_pretrained(folder).eval()
-    extractor = settings(model).extractor.from_pretrained(folder)
+    whole, extractor = library(model)
     inputs = extractor([wave], sampling_rate=rate, return_tensors="pt")
     if model == "clap_fused":  # of several it declares one, drawn at random, long: here none is
         inputs["is_longer"] = torch.tensor([[False]])

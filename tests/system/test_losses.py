@@ -26,12 +26,7 @@ PUBLIC_NT_XENT = NtXent(kind="nt_xent", weight=1, temperature=0.07, same_clip="n
 POSITIVE, NEGATIVE = [0.5, -0.7, 0.2], [0.03, -0.4, 0.9]  # the paper's polynomials
 WEIGHTED = {
     clamp: WeightedTriplet(
-        kind="weighted_triplet",
-        weight=1,
-        margin=0.2,
-        positive=POSITIVE,
-        negative=NEGATIVE,
-        clamp=clamp,
+        kind="weighted_triplet", weight=1, margin=0.2, positive=POSITIVE, negative=NEGATIVE, clamp=clamp
     )
     for clamp in ("sum", "each")
 }

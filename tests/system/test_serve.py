@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -368,55 +368,6 @@ def test_page_shows_html_in_names_and_queries_as_text(browser: Browser, site: Se
 
 
 @pytest.mark.slow
-def test_page_is_dark_where_the_browser_is(browser: Browser, site: Served) -> None:
-    page = browser.page(390)
-    light, dark = [], []
-    for scheme, found in (("light", light), ("dark", dark)):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        page.goto(site.address)
-        colours = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")
-        found += [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
-    assert light[0] > 600 > light[1]
-    assert dark[0] < 200 < dark[1]
-
-
-@pytest.mark.slow
-def test_page_is_usable_with_the_keyboard(browser: Browser, site: Served) -> None:
-    page = browser.page(1280)
-    page.goto(site.address)
-    until(page, "document.activeElement.id === 'query'")
-    find(page, "c")
-    reached: list[str] = []
-    while len(reached) < 20 and "SUMMARY" not in reached:
-        page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.tagName"))
-        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        assert outline != "none", f"{reached[-1]} has the focus and does not show it"
-    assert list(dict.fromkeys(reached)) == ["BUTTON", "AUDIO", "A", "SUMMARY"]
-    page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "query"
-
-
-@pytest.mark.slow
-def test_all_found_clips_are_reachable_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
-    """The first ten, fifty more, and the rest."""
-    path = write_tone(tmp_path / "one.wav")
-    clips = [clip_of(path, f"{n:02d}.wav") for n in range(75)]
-    with served(searching(model_of(Letters()), clips, Embedded(torch.ones(75, 3)))) as site:
-        page = browser.page(390)
-        page.goto(site.address)
-        assert len(find(page, "a")) == 10
-        for shown in (60, 75):
-            page.locator("#further").focus()
-            page.keyboard.press("Enter")
-            until(page, f"document.querySelectorAll('.result').length === {shown}")
-        assert not page.locator("#further").is_visible()
-        assert page.evaluate("document.activeElement.querySelector('.name').textContent") == "60.wav"
-        assert page.locator(".rank").all_inner_texts() == [str(n) for n in range(1, 76)]
-    assert browser.errors == []
-
-
-@pytest.mark.slow
 def test_page_shows_unknown_words_and_errors(browser: Browser, site: Served) -> None:
     page = browser.page(390)
     page.goto(site.address)
@@ -436,23 +387,6 @@ def test_page_shows_unknown_words_and_errors(browser: Browser, site: Served) -> 
     page.keyboard.press("Enter")
     page.wait_for_selector("#status.failed")
     assert all("resource" in error for error in browser.errors), browser.errors
-
-
-@pytest.mark.slow
-def test_page_does_not_show_a_late_answer_to_an_old_query(browser: Browser, site: Served) -> None:
-    page = browser.page(1280)
-    page.goto(site.address)
-    held: list[Any] = []
-    page.route("**/api/search?query=a&*", lambda route: held.append(route))
-    page.get_by_label("Describe a sound").fill("a")
-    page.keyboard.press("Enter")
-    until(page, "document.querySelector('#status').textContent === 'Searching …'")
-    page.wait_for_timeout(100)
-    assert find(page, "c")[0] == "Rain on a roof.wav"
-    held[0].fulfill(json={"results": [], "unknown": [], "clips": 4})
-    page.wait_for_timeout(300)
-    assert page.locator(".name").first.inner_text() == "Rain on a roof.wav"
-    assert browser.errors == []
 
 
 @pytest.mark.slow

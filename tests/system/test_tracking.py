@@ -22,7 +22,7 @@ Told = dict[str, list[tuple[int, float]]]  # by name, the steps and values in or
 @pytest.fixture
 def recipe(world: Path, tmp_path: Path) -> Path:
     stages = {name: stage | {"save_minutes": None} for name, stage in tiny.two_stages().items()}
-    return tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
+    return tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages) | {"rank": {}})
 
 
 def of_metrics(run: Path) -> Told:
@@ -115,11 +115,7 @@ def test_wandb_gets_every_step_once_after_a_resume(
 
 
 def test_failing_tracker_does_not_end_training(
-    recipe: Path,
-    tmp_path: Path,
-    server: object,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    recipe: Path, tmp_path: Path, server: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lost(values: dict[str, float], step: int) -> None:
         raise OSError("no route")
