@@ -56,6 +56,7 @@ def model_of(text: TextEncoder) -> RetrievalModel:
     model = RetrievalModel.__new__(RetrievalModel)
     torch.nn.Module.__init__(model)
     model.text, model.score, model.learned = text, cosine, torch.nn.ParameterDict()
+    model.unit_length, model.frame_grid = True, None
     return model
 
 

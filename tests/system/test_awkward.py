@@ -14,7 +14,6 @@ from submission.runs.record import read_result
 from system.__main__ import main
 from system.experiments.summary import format_result
 from system.models import embeddings
-from system.models.audio import Segments
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
 from system.recipe.load import load_recipe
@@ -71,23 +70,6 @@ def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroke
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
     text = format_result(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))
     assert "95 % 0.1000 to 0.2000" in text
-
-
-# --- networks and their plans ------------------------------------------------------------------------------------
-
-
-def test_passt_with_attention_pooling_differs_from_the_published_model() -> None:
-    values = PASST | {"head": "none"}
-    assert Segments.model_validate(values).is_published
-    assert not Segments.model_validate(values | {"pooling": "attention"}).is_published
-
-
-def test_passt_accepts_max_seconds_equal_to_segment_seconds_but_no_less() -> None:
-    def named(**changes: float) -> list[str]:
-        return [key for key, _ in Segments.model_validate(PASST | changes).setting_errors(1024)]
-
-    assert "max_seconds" not in named(max_seconds=10)
-    assert "max_seconds" in named(max_seconds=9.9)
 
 
 # --- settings and trackers ---------------------------------------------------------------------------------------

@@ -213,7 +213,10 @@ def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path
         ({"id": ["a", "b"], "embedding": [[1.0]]}, "shorter"),
         ({"id": ["a"], "embedding": [1.0]}, "shape"),
         ({"id": ["a"], "embedding": [["x"]]}, "convert"),
-        ({"id": ["a", "a"], "embedding": [[1.0], [2.0]]}, "second"),
+        (
+            {"id": ["a", "a"], "embedding": [[1.0], [2.0]]},
+            "second",
+        ),
         ({"text": ["a"], "embedding": [[1.0]]}, "cannot be read as embeddings"),
         ({"id": ["a"]}, "cannot be read as embeddings"),
         ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "no embeddings"),
@@ -236,7 +239,7 @@ def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ({"audio": "gone.npz"}, "model.audio"),
+        ({"audio": "gone.npz"}, "model: gone.npz"),
         ({"audio": []}, "model.audio"),
         ({"text": "{folder}/wide.npz"}, "model.audio"),
         ({"text": ["{folder}/text.npz", "{folder}/wide.npz"]}, "one size"),
