@@ -53,18 +53,19 @@ class Bank:
     def refresh(self) -> None:
         """Find what other processes have stored meanwhile."""
         for index in sorted(self.folder.glob("*.index")):
-            frames = index.with_suffix(".frames")
+            frames, read = index.with_suffix(".frames"), self._read.get(index, 0)
             with index.open("rb") as file:
-                file.seek(self._read.get(index, 0))
+                file.seek(read)
                 try:
                     for line in file:
                         if not line.endswith(b"\n"):  # of a process that was killed, or still writes
                             break
                         key, first, rows, checksum = line.decode().rsplit(" ", 3)
                         self._places.setdefault(key, (frames, int(first), int(rows), int(checksum)))
-                        self._read[index] = self._read.get(index, 0) + len(line)
+                        read += len(line)
                 except ValueError as error:
                     raise KitError(f"{index} is damaged; {_cure(frames)}") from error
+            self._read[index] = read
 
     def __contains__(self, key: str) -> bool:
         return key in self._places
