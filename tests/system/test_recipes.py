@@ -302,7 +302,7 @@ def test_check_on_an_empty_machine_lists_files_and_addresses(
     lines = capsys.readouterr().out.splitlines()
     missing = [line for line in lines if line.startswith("  MISSING")]
     assert len(missing) >= 2
-    known = ("published", "lbar download", "no trained model is in")
+    known = ("published", "lbar download", "neither a finished run nor an exported model")
     assert [line for line in missing if not any(said in line for said in known)] == []
     recipe = load_recipe(path).recipe
     named = getattr(recipe.model.audio, "weights", None)
