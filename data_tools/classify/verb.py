@@ -2,7 +2,7 @@
 
 The network of the paper: three layers of 256 with ReLU, one output, 1 for a caption and 0 for a description, 5 epochs.
 
-Source: Primus and Widmer, "Take it easy: Relaxing contrastive ranking loss with CIDEr", DCASE 2022, section 2.
+Source: Lamort de Gail and Kiciński, "Take it easy: Relaxing contrastive ranking loss with CIDEr" (2022), section 2.
 Deviations: The paper does not say how it avoids to score texts that it learnt. Here every text is scored by a network
 that was trained on other folds, without texts of the same uploader or clip, and equal texts count once.
 """
