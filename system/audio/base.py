@@ -180,9 +180,13 @@ class ExpertSettings(Needing):
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def length_fault(clip: Clip, seconds: float, hop: float) -> str | None:
-    """Return why frames of `seconds` do not fit a clip, so that times of moments would be wrong."""
-    if not clip.seconds or abs(seconds - clip.seconds) <= max(LENGTH_TOLERANCE + hop, SPARE * clip.seconds):
+def length_fault(clip: Clip, seconds: float, hop: float, spare: float = 0.0) -> str | None:
+    """Return why frames of `seconds` do not fit a clip, so that times of moments would be wrong.
+
+    Args:
+        spare: Share of the clip by which they may differ.
+    """
+    if not clip.seconds or abs(seconds - clip.seconds) <= max(LENGTH_TOLERANCE + hop, spare * clip.seconds):
         return None
     said = f"{clip.path}: the frames last {seconds:g} s, but the recording lasts {clip.seconds:g} s in the manifest"
     return f"{said}; replace the file, or correct the manifest or `hop_seconds`"

@@ -10,7 +10,7 @@ from data_tools.errors import AudioError, KitError
 from data_tools.frames import read_frames
 from data_tools.manifest import Clip, Text
 from data_tools.settings import Positive, Size
-from system.audio.base import Device, ExpertSettings, Frames, Need, length_fault
+from system.audio.base import SPARE, Device, ExpertSettings, Frames, Need, length_fault
 
 FULL_SCALE = 32_768  # stored value of a sample of 1.0
 
@@ -89,7 +89,7 @@ class FeatureFiles(_Stored):
 
     def file_fault(self, clip: Clip) -> str | None:
         try:
-            return length_fault(clip, len(self.read(clip.path)) * self.hop_seconds, self.hop_seconds)
+            return length_fault(clip, len(self.read(clip.path)) * self.hop_seconds, self.hop_seconds, SPARE)
         except AudioError as error:
             return str(error)
 

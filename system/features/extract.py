@@ -24,7 +24,7 @@ from data_tools.embeddings import Vectors
 from data_tools.errors import AudioError, KitError
 from data_tools.files import checksum, quick_checksum
 from data_tools.manifest import Clip
-from system.audio.base import Device, ExpertSettings, Frames, common_fault, length_fault
+from system.audio.base import SPARE, Device, ExpertSettings, Frames, common_fault, length_fault
 from system.audio.stored import EmbeddingFile, Waveform, to_int16
 from system.features.bank import Bank
 from system.moments.windows import Grid
@@ -61,7 +61,8 @@ class Features:
         for clip in clips:
             self.keys.pop(clip.id, None)
             if clip.id not in self.broken:
-                self.broken[clip.id] = str(error) if clip is clips[0] else f"{clip.path}: it equals {error}"
+                is_first = clip.path == clips[0].path
+                self.broken[clip.id] = str(error) if is_first else f"{clip.path}: it equals {error}"
                 log.warning("skipped a clip: %s", self.broken[clip.id])
 
 
@@ -317,8 +318,17 @@ def _seconds(clip: Clip) -> float:
 
 
 def leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
-    """Leave out clips whose frames have another length, since the times of moments would be wrong."""
+    """Leave out clips whose frames have another length, since the times of moments would be wrong.
+
+    Smaller differences are a warning: the first one is named.
+    """
     bank, hop = features.banks[name], features.grids[name].hop
-    for clip in clips:
-        if (key := features.keys.get(clip.id)) and (fault := length_fault(clip, bank.rows_of(key) * hop, hop)):
+    slight = []
+    for clip in [clip for clip in clips if clip.id in features.keys]:
+        seconds = bank.rows_of(features.keys[clip.id]) * hop
+        if fault := length_fault(clip, seconds, hop, SPARE):
             features.leave_out([clip], AudioError(fault))
+        elif fault := length_fault(clip, seconds, hop):
+            slight.append(fault)
+    if slight:
+        log.warning("expert %s: times of %s may be wrong, first %s", name, counted(len(slight), "recording"), slight[0])

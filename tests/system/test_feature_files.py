@@ -231,7 +231,9 @@ def test_frames_of_another_length_than_the_recording_are_reported(
         build_features(clips, {"msclap": EXPERT}, tmp_path / "banks", strict=True)
 
 
-def test_frames_of_a_slightly_other_length_are_used(published: Path, tmp_path: Path) -> None:
+def test_frames_of_a_slightly_other_length_are_used_with_a_warning(
+    published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     clips = [
         replace(clip, seconds=60.0) if clip.id.endswith("02.npz") else clip
         for clip in read_manifest(made(published))
@@ -239,8 +241,12 @@ def test_frames_of_a_slightly_other_length_are_used(published: Path, tmp_path: P
     ]
     for rows, is_read in ((56, True), (53, False)):
         np.savez(published / "features" / "-test_02.npz", features=np.zeros((rows, VALUES)))
+        caplog.clear()
         features = build_features(clips, {"msclap": EXPERT}, tmp_path / f"banks_{rows}")
         assert len(features.keys) == 5 + is_read
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert any(f"last {rows} s" in one for one in said)
+        assert any(one.startswith("skipped") for one in said) != is_read
 
 
 @pytest.mark.parametrize(
