@@ -19,6 +19,7 @@ from data_tools.moments import Moment
 from submission.editions import get_edition
 from system.audio.base import common_fault
 from system.batches.augment import Augmentation
+from system.batches.items import require_known_windows
 from system.experiments.studies import describe_progress, folder_of, load_study
 from system.models.retrieval import trainable_numbers
 from system.ranking.entries import RankBlind
@@ -71,6 +72,8 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
     """
     recipes, folders = {}, []
     if is_study := path.name.endswith(".study.yaml"):
+        if step:
+            raise KitError("--step measures a recipe, not a study; name the study's recipe")
         study, cells = load_study(path, changes, runs)
         folders = [folder_of(study, *key, runs) for key in cells]
         recipes = {f"cell {cell}": cells[cell, study.seeds[0]].recipe for cell in study.cells}
@@ -81,8 +84,10 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
     problems: list[Line] = []
     for title, recipe in recipes.items():
         data = find_data(recipe)
-        new = [line for line in check(recipe, data, runs, folders) if line not in shown]
-        print(f"{title}:", *(f"  {where:17}  {text}" for kind, where, text in new if kind == FACT), sep="\n")
+        new = [line for line in check(recipe, data, folders) if line not in shown]
+        facts = [line for line in new if line.kind == FACT]
+        width = max((len(line.where) for line in facts), default=0)
+        print(f"{title}:", *(f"  {line.where:{width}}  {line.text}" for line in facts), sep="\n")
         of_cell = f"{title}, " if shown else ""
         problems += [line._replace(where=f"{of_cell}{line.where}") for line in new if line.kind != FACT]
         shown += new
@@ -147,7 +152,7 @@ def _find(source: schema.Source, listed: list[Clip] | None) -> Found:
         return Found(clips, fault=str(error))
 
 
-def check(recipe: schema.Recipe, data: Data, runs: Path, made_before: Collection[Path] = ()) -> Iterator[Line]:
+def check(recipe: schema.Recipe, data: Data, made_before: Collection[Path] = ()) -> Iterator[Line]:
     """Yield what a recipe has and needs.
 
     Args:
@@ -283,6 +288,16 @@ def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
     if all(items) and sum(items) < stage.batch_size:
         message = f"batch_size {stage.batch_size} is more than the {counted(sum(items), 'item')} of the data; lower it"
         yield Line(MISTAKE, where, message)
+    monitored = [data[source] for source in stage.monitor.data]
+    clips = [found.items("clip") for found in monitored]
+    if stage.unit != "moment" and all(clips) and sum(clips) < 2:
+        fault = f"validation needs two clips with captions, but has {sum(clips)}; change monitor.data"
+        yield Line(MISTAKE, where, fault)
+    try:
+        if stage.unit == "moment":
+            require_known_windows([moment for found in (*sources, *monitored) for moment in found.moments])
+    except KitError as error:
+        yield Line(MISTAKE, where, str(error))
     if stage.augment:
         absent = [file for file in stage.augment.files() if not Path(file).is_file()]
         yield from (Line(MISSING, f"{where} {file}", "this file does not exist; correct the path") for file in absent)

@@ -3,17 +3,20 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+import tiny_moments
 from outcomes import rewrite
 from plans import fact, plan
 
 from data_tools.classify.model_files import folder_problem
 from data_tools.errors import KitError
-from data_tools.manifest import read_manifest
+from data_tools.manifest import read_manifest, write_manifest
+from data_tools.moments import write_moments
 from system.__main__ import main
 from system.check import measure
 from system.check.check import MISSING, MISTAKE, WARNING, Found, Line, steps_per_epoch, to_fix
@@ -50,6 +53,24 @@ def test_frames_of_a_split_that_two_sources_share_are_counted_once(world: Path, 
     said = re.search(r"frames/s at 16000 Hz, ([0-9.]+) MB", plan(load_recipe(written(tmp_path, content)).recipe))
     assert said
     assert float(said[1]) == pytest.approx(seconds * 12.5 * 128 * 2 / 1e6, abs=0.06)
+
+
+def test_validation_with_a_single_clip_is_a_mistake(world: Path, tmp_path: Path) -> None:
+    clips = [one for one in read_manifest(world) if one.split == "validation"][:1]
+    write_manifest(tmp_path / "one.jsonl", clips)
+    content = tiny.recipe(world, tmp_path)
+    content["data"]["validation"]["manifest"] = str(tmp_path / "one.jsonl")
+    assert "MISTAKE stage only: validation needs two clips" in plan(load_recipe(written(tmp_path, content)).recipe)
+
+
+def test_training_moments_without_windows_are_a_mistake(moments_manifest: Path, tmp_path: Path) -> None:
+    content = tiny_moments.recipe(moments_manifest, tmp_path)
+    assert "MISTAKE" not in plan(load_recipe(written(tmp_path, content)).recipe)
+    moments = [replace(one, windows=None) for one in tiny_moments.moments_of(moments_manifest)]
+    write_moments(tmp_path / "m.jsonl", moments, read_manifest(moments_manifest))
+    for source in content["data"].values():
+        source["moments"] = str(tmp_path / "m.jsonl")
+    assert "MISTAKE stage" in plan(load_recipe(written(tmp_path, content)).recipe)
 
 
 def test_full_disk_is_a_warning(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
