@@ -211,6 +211,8 @@ class HubLayers(Layers):
             self.extractor = settings.extractor.from_pretrained(folder, trust_remote_code=False)
             self.config = settings.read_config(folder)
             self.model = settings.model(self.config)
+        if self.extractor.sampling_rate != settings.rate:
+            raise KitError(f"{WHAT} {folder}: its feature extractor has another sample rate; download it again")
 
     def save_assets(self, folder: Path) -> None:
         """Save the settings of model and feature extractor, to build the model again from them."""

@@ -44,6 +44,8 @@ class Model(Strict):
                 yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
             if getattr(part, "head", None) == "none" and getattr(part, "hidden", None):
                 yield (name, "hidden"), "`head: none` has no layer; remove hidden, or set head: linear"
+        if self.text.kind == "pe_audio" and not self.text.is_trained and "dot_product" not in score.kind:
+            yield ("score",), "a frozen text encoder pe_audio needs score dot_product or frame_dot_products"
         for key, text in self.audio.setting_errors(self.text.dim):
             yield ("audio", key), text
 
@@ -129,9 +131,9 @@ class EmbeddingsModel(Strict):
 
 def _read(value: Any) -> Model:
     """Read settings of a model, or one of their short forms."""
-    short: dict[Any, Any] = {"published": PublishedModel, "embeddings": EmbeddingsModel}
-    if isinstance(value, dict) and value.get("kind") in short:
-        value = short[value["kind"]].model_validate(value).expand()
+    short: dict[str, Any] = {"published": PublishedModel, "embeddings": EmbeddingsModel}
+    if isinstance(value, dict) and (form := short.get(str(value.get("kind")))):
+        value = form.model_validate(value).expand()
     return Model.model_validate(value)
 
 

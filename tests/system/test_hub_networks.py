@@ -1,6 +1,8 @@
 """Hub models (AST, CLAP, Perception Encoder) against the classes of transformers."""
 
 import functools
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +113,11 @@ def test_models_of_other_types_and_damaged_ones_are_refused(tmp_path: Path) -> N
         settings("clap", weights=str(tmp_path)).layers()
     with pytest.raises(KitError, match="folder"):
         settings("clap", weights=str(tmp_path / "none")).layers()
+
+
+def test_feature_extractor_of_another_sample_rate_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(hub_folder("clap"), tmp_path / "clap")
+    file = tmp_path / "clap/preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"sampling_rate": 44_100}))
+    with pytest.raises(KitError, match="sample rate"):
+        settings("clap", weights=str(tmp_path / "clap")).layers()

@@ -286,6 +286,7 @@ def test_settings_of_published_models_are_derived_from_their_names() -> None:
     ("model", "said"),
     [
         ({"kind": "published"}, "model.model"),
+        ({"kind": ["published"]}, "model"),
         ({"kind": "published", "model": "x/y"}, "model x/y"),
         (
             {"kind": "published", "model": "facebook/pe-av-small", "score": {"kind": "cosine"}},
@@ -302,6 +303,12 @@ def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(
     with pytest.raises(RecipeError) as caught:
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
     assert said in str(caught.value)
+
+
+def test_frozen_pe_model_requires_a_dot_product_score_and_refuses_cosine() -> None:
+    settings = published_model_settings("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
+    with pytest.raises(ValueError, match="encoder"):
+        Model.model_validate(settings)
 
 
 def test_download_accepts_the_name_of_a_hub_model(

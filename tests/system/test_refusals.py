@@ -192,6 +192,7 @@ ENCODERS = [
     (segments(**PASST, patchout_time=62), "patchout"),
     (segments(**PASST, patchout_bands=8), "patchout"),
     (segments(kind="efficientat", network="mn04", segment_seconds=0.2), "segment_seconds"),
+    (segments(kind="efficientat", network="mn04", max_seconds=0.5), "max_seconds"),
     (segments(kind="atst_frame", segment_seconds=10.1), "segment_seconds"),
     (segments(kind="beats", segment_seconds=0.17), "segment_seconds"),
     (segments(kind="eat", segment_seconds=123), "segment_seconds"),

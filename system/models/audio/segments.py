@@ -4,6 +4,7 @@ Source: github.com/CPJKU/dcase2025_task6_baseline. Deviations: only segments wit
 source always computes three, and leaves empty ones out of the mean). With 16 bits, front-ends stay in float32.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -87,6 +88,10 @@ class Segments(AudioSettings):
 
     def needs(self) -> list[Need]:
         return [need._replace(setting=f"network.{need.setting}") for need in self.network.needs()]
+
+    def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
+        if self.max_seconds < (self.network.segment_seconds or 0):
+            yield "max_seconds", "max_seconds must be at least segment_seconds, so that a training clip fills a segment"
 
     def build(self, out: int) -> "SegmentEncoder":
         if self.head == "none" and self.network.dim != out:

@@ -81,9 +81,9 @@ def read_queries(folder: Path, queries: Sequence[str], array: str) -> Vectors:
         raise KitError(f"{' and '.join(queries)}: an id belongs to two texts; give each query its own id")
     found = Vectors()
     for text, number in ids.items():
-        for file in (folder / f"{number}.npz", folder / f"qid{number}.npz"):
-            if file.is_file():
-                found[text] = read_frames(file, array).mean(0)
+        files = [one for one in (folder / f"qid{number}.npz", folder / f"{number}.npz") if one.is_file()]
+        if files:
+            found[text] = read_frames(files[0], array).mean(0)
     if not found:
         raise KitError(f"{folder}: no qid<id>.npz of any query; correct `files` or `queries`")
     return found
