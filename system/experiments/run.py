@@ -99,7 +99,7 @@ def compute_features(recipe: Recipe, device: Device | None = None) -> None:
         features = load_data(recipe, device=device).features
     if is_first():
         for name, bank in features.banks.items():
-            print(f"{name}: {len(set(features.keys.values()))} series of dimension {bank.dim} in {recipe.banks}/")
+            print(f"{name}: {len(set(features.keys.values()))} series of dimension {bank.dim}")
         print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and skipped")
 
 

@@ -11,10 +11,10 @@ Sources: Vedantam et al. 2015, "CIDEr", section 4, as pycocoevalcap 1.2 computes
 import logging
 import os
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import chain, count
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -94,12 +94,11 @@ def tokenize(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
         return [regex_tokens(caption) for caption in captions]
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
-    tokens = {}
-    with suppress(OSError):  # no Java
-        tokens = PTBTokenizer().tokenize({n: [{"caption": " ".join(one.split())}] for n, one in enumerate(captions)})
+    if shutil.which("java") is None:
+        raise KitError("the tokenizer ptb needs Java, and `java` is missing; install it, or set tokenizer: regex")
+    tokens = PTBTokenizer().tokenize({n: [{"caption": " ".join(one.split())}] for n, one in enumerate(captions)})
     if len(tokens) != len(captions):
-        said = f"Java tokenized {len(tokens)} lines of {len(captions)} captions"
-        raise KitError(f"{said}; install Java, or set tokenizer: regex")
+        raise KitError(f"Java tokenized {len(tokens)} lines of {len(captions)} captions; set tokenizer: regex")
     return [tokens[n][0].split() for n in range(len(captions))]
 
 

@@ -8,27 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from data_files import COUNTS, PUBLISHED, failure, publish_clotho, rows, small_clotho, write_wav
+from data_files import COUNTS, PUBLISHED, failure, rows, small_clotho, write_wav
 
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
 from data_tools.names import audio_tree, match_names, tree_files
 
 
-@pytest.fixture(scope="module")
-def published(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish_clotho(shared, tmp_path_factory.mktemp("clotho"))
-
-
-@pytest.fixture(scope="module")
-def manifest(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("manifests") / "clotho.jsonl"
-    assert main(["clotho", str(published), "--out", str(path)]) == 0
-    return path
-
-
-def test_clotho_manifest_has_published_texts_byte_for_byte(shared: Path, published: Path, manifest: Path) -> None:
-    clips = read_manifest(manifest)
+def test_clotho_manifest_has_published_texts_byte_for_byte(
+    shared: Path, published_clotho: Path, clotho_manifest: Path
+) -> None:
+    clips = read_manifest(clotho_manifest)
     assert len(clips) == 5929
     for split, count in COUNTS.items():
         ours = [clip for clip in clips if clip.split == split]
@@ -37,7 +27,9 @@ def test_clotho_manifest_has_published_texts_byte_for_byte(shared: Path, publish
         assert len(ours) == count
         assert [clip.file_name for clip in ours] == [row["file_name"] for row in captions]
         assert [clip.captions for clip in ours] == [[row[f"caption_{n}"] for n in range(1, 6)] for row in captions]
-        assert sorted(clip.file_name for clip in ours) == sorted(path.name for path in (published / split).iterdir())
+        assert sorted(clip.file_name for clip in ours) == sorted(
+            path.name for path in (published_clotho / split).iterdir()
+        )
         for clip in ours:
             facts = metadata[clip.file_name]
             assert clip.id == f"clotho/{split}/{clip.file_name}"
@@ -53,7 +45,7 @@ def test_clotho_manifest_has_published_texts_byte_for_byte(shared: Path, publish
 
 
 def test_clotho_metadata_in_utf8_with_more_columns_is_read(
-    shared: Path, published: Path, manifest: Path, tmp_path: Path
+    shared: Path, published_clotho: Path, clotho_manifest: Path, tmp_path: Path
 ) -> None:
     for split in COUNTS:
         (tmp_path / "clotho_csv_files").mkdir(exist_ok=True)
@@ -61,9 +53,9 @@ def test_clotho_metadata_in_utf8_with_more_columns_is_read(
         for name, target in (("clotho_captions_{}", "clotho_captions_{}"), ("{}_audio_metadata", "clotho_metadata_{}")):
             text = (source / f"{name.format(split)}.csv").read_bytes()
             (tmp_path / "clotho_csv_files" / f"{target.format(split)}.csv").write_bytes(text)
-    (tmp_path / "clotho_audio_files").symlink_to(published)
+    (tmp_path / "clotho_audio_files").symlink_to(published_clotho)
     assert main(["clotho", str(tmp_path), "--out", str(tmp_path / "m.jsonl")]) == 0
-    theirs = {clip.id: clip for clip in read_manifest(manifest)}
+    theirs = {clip.id: clip for clip in read_manifest(clotho_manifest)}
     ours = read_manifest(tmp_path / "m.jsonl")
     assert len(ours) == 5929
     assert all(clip.seconds == 0.01 and clip.freesound_id == theirs[clip.id].freesound_id for clip in ours)

@@ -6,6 +6,7 @@ import pytest
 from outcomes import refused
 
 from system.__main__ import main
+from system.recipe.data import input_paths
 from system.recipe.load import load_recipe
 
 
@@ -21,6 +22,16 @@ def test_every_shipped_recipe_is_listed(root: Path, capsys: pytest.CaptureFixtur
     shipped = {path for path in (root / "recipes").rglob("*.yaml") if not path.name.endswith(".study.yaml")}
     assert {root / "recipes" / f"{name}.yaml" for name in names} == shipped
     assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_make_commands_of_all_shipped_recipes_are_those_of_lbar_data(root: Path) -> None:
+    commands = set()
+    for path in (root / "recipes").rglob("*.yaml"):
+        if not path.name.endswith(".study.yaml"):
+            commands |= {source.make for source in load_recipe(path).recipe.data.values() if source.make}
+    assert len(commands) > 10
+    for command in commands:
+        input_paths(command)  # an error for what lbar data refuses
 
 
 def test_recipe_is_copied_under_a_new_name_and_no_file_is_overwritten(
