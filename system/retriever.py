@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from system.features.extract import Features, build_features, leave_out_other_le
 from system.models.embeddings import Embedded, Embeddings, Units, are_units
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
-from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, join_embeddings, require_readable
+from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, require_readable
 from system.ranking.embedding import embed_clips, embed_texts, vectors
 from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
@@ -163,10 +163,9 @@ class Retriever:
         for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
                 block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
-                clips = list_clips(as_files(block, rate, Path(folder))).clips
-                other = Retriever(self._trained, Path(folder))
-                other.recipe = other.recipe.model_copy(update={"banks": folder})
-                yield other._embed(clips)
+                recipe = self.recipe.model_copy(update={"banks": folder})
+                other = Retriever(replace(self._trained, recipe=recipe), Path(folder))
+                yield other._embed(list_clips(as_files(block, rate, Path(folder))).clips)
 
     @kit_errors
     def score_sounds(self, texts: Texts, sounds: Any, rate: int | None = None) -> np.ndarray:
@@ -232,15 +231,13 @@ class Retriever:
         """
         settings, clips = self.recipe.model, list({clip.id: clip for clip in clips}.values())
         if self._features or not settings.audio.reads_clips:
-            features = self._features or self._frames(clips)
+            features = self.frames_of(clips)
             broken = features.broken
             readable = require_readable([clip for clip in clips if clip.id in features.keys], broken)
             embedded = embed_clips(self.model, readable, features)
         else:
-            found = embed_cached(self.model, settings, clips, Path(self.recipe.banks), self.cache, strict)
-            broken = found.broken
-            readable = require_readable(clips, broken)
-            embedded = join_embeddings(found, readable, settings, self.model.device)
+            banks = Path(self.recipe.banks)
+            readable, embedded, broken = embed_cached(self.model, settings, clips, banks, self.cache, strict)
         skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken} | dict(others or {})
         if not self._features:
             used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")
@@ -315,19 +312,14 @@ class Retriever:
         return {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts}
 
     def frames_of(self, clips: Sequence[Clip]) -> Features:
-        """Return the experts' frames of recordings, to find windows; missing ones are computed."""
+        """Return the experts' frames of whole recordings; missing ones are computed."""
         if self._features:
             return self._features
-        features = self._frames(clips)
-        for name, expert in self.recipe.model.audio.experts.items():
-            if expert.computed:  # `build_features` has compared the others
-                leave_out_other_lengths(features, clips, name)
+        experts = dict(self.recipe.model.audio.experts)
+        features = build_features(clips, experts, Path(self.recipe.banks), device=self.model.device)
+        for name in [name for name, expert in experts.items() if expert.computed]:
+            leave_out_other_lengths(features, clips, name)  # `build_features` has compared the others
         return features
-
-    def _frames(self, clips: Sequence[Clip]) -> Features:
-        return build_features(
-            clips, dict(self.recipe.model.audio.experts), Path(self.recipe.banks), device=self.model.device
-        )
 
     @cached_property
     def cache(self) -> Path:
@@ -358,12 +350,8 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Liste
     paths = [Path(os.path.abspath(path)) for path in files]
     if absent := [path for path in paths if not path.is_file()]:
         raise DataError(f"{absent[0]}: no such audio file; correct the path")
-    return Listed([_clip_of(path) for path in paths])
-
-
-def _clip_of(path: Path) -> Clip:
-    name = path.relative_to(path.anchor).as_posix()
-    return audio_clip(Path(path.anchor), name, "files", "blind", [])
+    roots = [(Path(path.anchor), path.relative_to(path.anchor).as_posix()) for path in paths]
+    return Listed([audio_clip(root, name, "files", "blind", []) for root, name in roots])
 
 
 def _to_texts(texts: Texts) -> list[str]:

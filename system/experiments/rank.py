@@ -116,10 +116,15 @@ def _listed(audio: Path, queries: Path | None, split: str | None) -> tuple[Liste
 
 
 def _pool(retriever: Retriever, listed: Listed, asked: Sequence[Query], allow_unknown: bool) -> Pool:
+    """Embed the clips. All queries must have known words and clips that can be ranked."""
     if not allow_unknown:
         require_known_words(retriever.model, asked)
     pool = retriever.open(*listed)
-    _require_relevant_clips(asked, listed, pool)
+    relevant = {clip_id for query in asked for clip_id in query.relevant or []}
+    if absent := relevant - {clip.id for clip in pool.clips}:
+        reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
+        first = f"{min(absent)} ({reasons.get(min(absent), 'not among the clips')})"
+        raise KitError(f"{counted(len(absent), 'relevant clip')} cannot be ranked, first {first}; repair them")
     return pool
 
 
@@ -141,15 +146,6 @@ def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, sc
         for rank, (row, value) in enumerate(zip(rows, values, strict=True), 1):
             clip = pool.clips[row]
             yield Pair(query.id, query.text, clip.id, str(clip.path), value, rank)
-
-
-def _require_relevant_clips(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
-    """Refuse queries whose relevant clip cannot be ranked."""
-    absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
-    if absent:
-        reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
-        first = f"{min(absent)} ({reasons.get(min(absent), 'not among the clips')})"
-        raise KitError(f"{counted(len(absent), 'relevant clip')} cannot be ranked, first {first}; repair them")
 
 
 def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize: bool = True) -> None:

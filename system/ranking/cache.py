@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -68,50 +67,33 @@ def file_key(path: str) -> str:
     return hashlib.sha256(f"{os.path.abspath(path)}\n{status.st_size}\n{times}".encode()).hexdigest()[:32]
 
 
-class Embeds(NamedTuple):
-    """Embeddings of clips."""
-
-    bank: Bank
-    keys: dict[str, str]  # in the bank, by id of a readable clip
-    broken: dict[str, str]  # why a clip cannot be read, by its id
-
-
 def embed_cached(
     model: RetrievalModel, settings: Model, clips: Sequence[Clip], banks: Path, folder: Path, strict: bool = False
-) -> Embeds:
-    """Embed the clips that are not in the cache.
+) -> tuple[list[Clip], Embeddings, dict[str, str]]:
+    """Return the readable clips, their embeddings, and why others are left out, by id.
 
-    They are stored in parts, so that a killed process can be resumed.
+    What is not in the cache is embedded, and stored in parts, so that a killed process can be resumed.
 
     Args:
         banks: Folder of the experts' frames.
         folder: Of the cache.
         strict: Raise KitError for the first clip that cannot be read.
     """
-    bank = _bank(model, settings, folder)
+    bank, broken = _bank(model, settings, folder), dict[str, str]()
     keys = {clip.id: file_key(clip.path) for clip in clips}
-    lacking = [clip for clip in clips if keys[clip.id] not in bank]
-    if not lacking:
-        return Embeds(bank, keys, {})
-    whole = {clip.id for clip in lacking}
-    features = build_features(lacking, dict(settings.audio.experts), banks, strict, model.device, whole)
-    wanted = {keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
-    for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
-        for clip, series in zip(part, _split_by_clip(embedded), strict=True):
-            bank.store(keys[clip.id], series)
-    return Embeds(bank, {name: key for name, key in keys.items() if key in bank}, features.broken)
-
-
-def join_embeddings(found: Embeds, clips: Sequence[Clip], settings: Model, device: torch.device) -> Embeddings:
-    """Join the embeddings of readable clips.
-
-    Vectors, or series of frames.
-    """
-    series = [found.bank.read(found.keys[clip.id]) for clip in clips]
-    values = torch.from_numpy(np.concatenate(series)).to(device)
+    if lacking := [clip for clip in clips if keys[clip.id] not in bank]:
+        whole = {clip.id for clip in lacking}
+        features = build_features(lacking, dict(settings.audio.experts), banks, strict, model.device, whole)
+        wanted, broken = {keys[clip.id]: clip for clip in lacking if clip.id in features.keys}, features.broken
+        for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
+            for clip, series in zip(part, _split_by_clip(embedded), strict=True):
+                bank.store(keys[clip.id], series)
+    readable = require_readable(clips, broken)
+    found = [bank.read(keys[clip.id]) for clip in readable]
+    values = torch.from_numpy(np.concatenate(found)).to(model.device)
     if not settings.score.of_series:
-        return Embedded(values)
-    return Ragged(values, torch.tensor([len(frames) for frames in series], device=device))
+        return readable, Embedded(values), broken
+    return readable, Ragged(values, torch.tensor([len(frames) for frames in found], device=model.device)), broken
 
 
 def _bank(model: RetrievalModel, settings: Model, folder: Path) -> Bank:
