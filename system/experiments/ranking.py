@@ -100,17 +100,43 @@ class RunRanking:
         return self.of_untrained[source]
 
 
-def open_blind_sets(recipe: schema.Recipe, device: Device | None) -> dict[str, RankedSet]:
-    """Open the blind sets whose files are there.
+def open_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run) -> dict[str, RankedSet]:
+    """Open the blind sets that are there, and find errors before the training.
 
-    They are named by rank entry; a set that several entries rank is opened once.
+    Warns of ranked recordings that are trained on.
+
+    Returns:
+        By rank entry; a set that several entries rank is opened once.
     """
-    entries = {name: entry for name in recipe.rank if (entry := recipe.blind(name)) and not entry.missing_files}
-    sets = {pool: _open_blind_set(recipe, *pool, device) for pool in {entry.pool: None for entry in entries.values()}}
-    return {name: sets[entry.pool] for name, entry in entries.items()}
+    entries = {name: one for name in recipe.rank if (one := recipe.blind(name)) and not one.missing_files}
+    sets = {pool: _open_blind_set(recipe, *pool, model.device) for pool in {one.pool: None for one in entries.values()}}
+    blind = {name: sets[one.pool] for name, one in entries.items()}
+    for name, ranked in blind.items():
+        _require_csv(ranked.clips, ranked.queries, recipe.rank[name])
+        if unknown := model.text.without_known_words([query.text for query in ranked.queries]):
+            some = counted(len(unknown), "query")
+            log.warning("rank entry %s: no known word in %s, first %r; clips keep their order", name, some, unknown[0])
+    for name, entry in recipe.scored.items():
+        source = recipe.ranked_source(name)
+        clips = data.clips[source]
+        if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
+            some = f"{counted(len(broken), 'clip')} of data source {source}"
+            first = data.features.broken[broken[0]]
+            raise KitError(f"rank entry {name}: {some} cannot be read, first {first}; repair or remove them")
+        queries = caption_queries(clips)
+        if isinstance(recipe.ranked(name), ByOneModel):
+            require_known_words(model, queries)
+        if entry.csv:
+            _require_csv(clips, queries, entry)
+    require_rankable_moments(recipe, data)
+    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
+        if shared := count_trained_clips(run, source, data):
+            some = counted(shared, "recording")
+            log.warning("training uses %s of the ranked data source %s: its metrics are too high", some, source)
+    return blind
 
 
-def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device | None) -> RankedSet:
+def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device) -> RankedSet:
     """Compute the missing frames of a blind set.
 
     All its clips must be readable.
@@ -122,6 +148,12 @@ def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Dev
         some = f"{counted(len(broken), 'clip')} cannot be read, first {broken[0]}"
         raise KitError(f"blind set {audio}: {some}; repair these, or unpack the set again")
     return RankedSet(clips, asked, features)
+
+
+def _require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:
+    """Refuse what the edition's CSV cannot hold."""
+    labels = matrix_labels(clips, queries, {})
+    csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))
 
 
 def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
@@ -155,13 +187,22 @@ def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
     return is_there and bool(noted["identity"] | _identity(recipe, name) == noted["identity"])
 
 
-def waits(recipe: schema.Recipe, name: str) -> bool:
-    """Return whether files of an entry's blind set are missing."""
-    entry = recipe.blind(name)
-    return entry is not None and bool(entry.missing_files)
+def rank_entries(ranking: RunRanking) -> None:
+    """Rank what is not ranked; remove the files of entries that are gone."""
+    recipe, run = ranking.recipe, ranking.run
+    for name in run.ranked_entries() - recipe.rank.keys():
+        log.warning("removing the files of rank entry %s, which the recipe no longer has", name)
+        run.forget(name)
+    for name in recipe.rank:
+        if is_ranked(recipe, run, name):
+            continue
+        if recipe.blind(name) and name not in ranking.blind:  # its files were missing when the run started
+            run.forget(name)
+        else:
+            _rank_entry(name, ranking)
 
 
-def rank_entry(name: str, ranking: RunRanking) -> None:
+def _rank_entry(name: str, ranking: RunRanking) -> None:
     """Rank an entry, and write its files."""
     recipe, run, entry = ranking.recipe, ranking.run, ranking.recipe.rank[name]
     run.forget(name)
@@ -200,40 +241,3 @@ def _rank_clips(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
         ceiling=ceiling_of(recipe.data[source]),
         also_trained_on=count_trained_clips(run, source, ranking.data, entry.other_models),
     )
-
-
-def require_rankable(
-    recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run, blind: Mapping[str, RankedSet]
-) -> None:
-    """Find errors of the ranking before the training.
-
-    Warns of ranked recordings that are trained on.
-    """
-    for name, ranked in blind.items():
-        _require_csv(ranked.clips, ranked.queries, recipe.rank[name])
-        if unknown := model.text.without_known_words([query.text for query in ranked.queries]):
-            some = counted(len(unknown), "query")
-            log.warning("rank entry %s: no known word in %s, first %r; clips keep their order", name, some, unknown[0])
-    for name, entry in recipe.scored.items():
-        source = recipe.ranked_source(name)
-        clips = data.clips[source]
-        if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
-            some = f"{counted(len(broken), 'clip')} of data source {source}"
-            first = data.features.broken[broken[0]]
-            raise KitError(f"rank entry {name}: {some} cannot be read, first {first}; repair or remove them")
-        queries = caption_queries(clips)
-        if isinstance(recipe.ranked(name), ByOneModel):
-            require_known_words(model, queries)
-        if entry.csv:
-            _require_csv(clips, queries, entry)
-    require_rankable_moments(recipe, data)
-    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
-        if shared := count_trained_clips(run, source, data):
-            some = counted(shared, "recording")
-            log.warning("training uses %s of the ranked data source %s: its metrics are too high", some, source)
-
-
-def _require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:
-    """Refuse what the edition's CSV cannot hold."""
-    labels = matrix_labels(clips, queries, {})
-    csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))

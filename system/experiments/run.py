@@ -4,28 +4,25 @@ Data, frames, stages, rank entries, result. A step whose file is there is finish
 """
 
 import logging
-import os
-import platform
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from data_tools.files import read_json, write_json
-from submission.runs.record import RunResult
 from system.audio.base import Device
 from system.compute.device import device_of, gpu_of, moved
-from system.compute.processes import first_before_others, is_first, on_first, process_count
-from system.experiments.ranking import RunRanking, is_ranked, open_blind_sets, rank_entry, require_rankable, waits
-from system.experiments.summary import describe_data, describe_experts, parameters_of, weight_licences_of
+from system.compute.processes import first_before_others, is_first, on_first
+from system.experiments.ranking import RunRanking, is_ranked, open_rankable, rank_entries
+from system.experiments.summary import describe_run
 from system.losses import terms
 from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
 from system.ranking.entries import RankedSet
 from system.recipe.data import Data, load_data, make_missing
-from system.recipe.load import Loaded
+from system.recipe.load import Loaded, text_of
 from system.recipe.schema import Recipe
 from system.runs.folder import Run, trained_files
 from system.runs.open import build_model, training_vocabulary
@@ -34,7 +31,7 @@ from system.training.tracking import Tracker, Tracking
 from system.training.train import train
 from system.training.validation import require_windows
 
-Until = Literal["training", "results"]
+Until = Literal["features", "training", "results"]
 log = logging.getLogger(__name__)
 
 
@@ -54,11 +51,14 @@ def run_recipe(
         out: Folder of this run; None: NAME_sSEED in `runs`.
         device: None: this machine's default.
         track: Gets the metrics of every epoch.
-        until: The last step.
+        until: The last step. Up to the features, only what there is of them is printed, and no folder is made.
         profile: Steps of each stage whose trace is written.
     """
     recipe, began = loaded.recipe, time.monotonic()
     run = Run(out or runs / f"{recipe.name}_s{recipe.seed}")
+    if until == "features":
+        _print_features(recipe, device)
+        return run
     log.info("run folder: %s", run.folder)
     if on_first(lambda: _is_finished(loaded, run)):
         return run
@@ -67,36 +67,29 @@ def run_recipe(
             run.adopt(loaded)
         with first_before_others():
             make_missing(recipe)
-            data = load_data(recipe, device=device)
+            data = load_data(recipe, device)
             model = _prepare(loaded, run, data, device or device_of())
             relevance = training_relevance(recipe, data)
         blind: dict[str, RankedSet] = {}  # of the first process; errors of ranking are found before the training
-        on_first(lambda: blind.update(open_blind_sets(recipe, model.device)))
-        on_first(lambda: require_rankable(recipe, data, model, run, blind))
+        on_first(lambda: blind.update(open_rankable(recipe, data, model, run)))
         train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run, profile))
         if is_first() and until == "results":
             run.result.unlink(missing_ok=True)  # its entries change now
             run.adopt(loaded)
-            for name in run.ranked_entries() - recipe.rank.keys():
-                log.warning("removing the files of rank entry %s, which the recipe no longer has", name)
-                run.forget(name)
-            ranking = RunRanking(recipe, run, data, model, _initial_model(recipe, run, model.device), blind)
-            for name in recipe.rank:
-                if is_ranked(recipe, run, name):
-                    continue
-                if recipe.blind(name) and name not in blind:  # its files were missing when the run started
-                    run.forget(name)
-                else:
-                    rank_entry(name, ranking)
-            _write_result(recipe, run, data, model, round(time.monotonic() - began, 1))
+            untrained = _initial_model(recipe, run, model.device)
+            rank_entries(RunRanking(recipe, run, data, model, untrained, blind))
+            from system.runs.plots import draw_run  # matplotlib takes a second
+
+            draw_run(run)
+            seconds = round(time.monotonic() - began, 1)
+            write_json(run.result, describe_run(recipe, run, data, model, seconds).document())  # ends the run
     return run
 
 
-def compute_features(recipe: Recipe, device: Device | None = None) -> None:
-    """Make missing manifests and frames, and print what there is."""
+def _print_features(recipe: Recipe, device: Device | None) -> None:
     with first_before_others():
         make_missing(recipe)
-        features = load_data(recipe, device=device).features
+        features = load_data(recipe, device).features
     if is_first():
         for name, bank in features.banks.items():
             print(f"{name}: {len(set(features.keys.values()))} series of dimension {bank.dim}")
@@ -114,10 +107,10 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
         require_models(recipe)
         return False
     require_unchanged(run, inputs_of(recipe))
-    left = [name for name in recipe.rank if not (is_ranked(recipe, run, name) or waits(recipe, name))]
+    left = [name for name in recipe.rank if not (is_ranked(recipe, run, name) or recipe.awaited_files(name))]
     for folder in {one: None for name in left for one in recipe.rank[name].other_models}:
         trained_files(Path(folder))
-    if left or run.resolved.read_text(encoding="utf-8") != loaded.resolved():
+    if left or run.resolved.read_text(encoding="utf-8") != text_of(recipe):
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(left) or "none")
         return False
     log.info("the run is finished already: %s", run.folder)
@@ -175,33 +168,3 @@ def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:
     relevance.prepare(data.captions(sorted({name for stage in asking for name in stage.sources})))
     relevance.prepare(data.new_texts())
     return relevance
-
-
-def _write_result(recipe: Recipe, run: Run, data: Data, model: RetrievalModel, seconds: float) -> None:
-    """Write figures, and result.json, which ends the run.
-
-    seconds: Duration of this process.
-    """
-    from system.runs.plots import draw_run  # matplotlib takes a second
-
-    draw_run(run)
-    results: dict[str, dict[str, Any]] = {"rank": {}, "blind": {}, "moments": {}}
-    for name in [name for name in recipe.rank if name in run.ranked_entries()]:
-        kind = "moments" if name in recipe.rank_moments else "blind" if recipe.blind(name) else "rank"
-        results[kind][name] = read_json(run.file("result", name))["result"]
-    several = f", {process_count()} processes" if process_count() > 1 else ""
-    result = RunResult(
-        recipe=recipe.name,
-        seed=recipe.seed,
-        commits=run.read_provenance().commits,
-        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(model.device) or 'no GPU'}{several}",
-        parameters=parameters_of(recipe, model),
-        experts=describe_experts(recipe),
-        weight_licences=weight_licences_of(recipe),
-        data=describe_data(recipe, data),
-        seconds=seconds,
-        training_seconds=round(sum(line.seconds for line in run.read_metrics()), 1),
-        broken=data.features.broken,
-        **results,
-    )
-    write_json(run.result, result.document())

@@ -32,7 +32,7 @@ from submission.metrics.summary import (
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, read_result
 from system.audio.base import Device
 from system.compute.processes import is_first, on_first
-from system.experiments.run import Until, compute_features, run_recipe
+from system.experiments.run import Until, run_recipe
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
 from system.recipe.schema import LOWER_IS_BETTER
@@ -133,9 +133,7 @@ def describe_progress(folders: Sequence[Path]) -> str:
     return f"{done}, {about(left * float(np.mean(seconds)))} left" if left and seconds else done
 
 
-def run_study(
-    study: Study, cells: Cells, runs: Path, device: "Device | None", track: Any, until: Until | Literal["features"]
-) -> str:
+def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, track: Any, until: Until) -> str:
     """Run what is not finished, and write the table.
 
     As table.md, table.tex and table.csv.
@@ -146,10 +144,7 @@ def run_study(
     folders = [folder_of(study, *key, runs) for key in cells]
     for folder, loaded in zip(folders, cells.values(), strict=True):
         log.info("study %s: %s", study.name, folder.name)
-        if until == "features":
-            compute_features(loaded.recipe, device)
-        else:
-            run_recipe(loaded, runs, folder, device, track, until)
+        run_recipe(loaded, runs, folder, device, track, until)
         log.info("study %s: %s", study.name, describe_progress(folders))
     on_first(lambda: None)  # the first process still ranks the last run
     if until != "results" or not is_first():
@@ -192,7 +187,7 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
     The first seed has those of chance and of a perfect system too.
     """
     run = Run(folder_of(study, *key, runs))
-    result, epochs = run.read_result(), run.read_metrics() if run.metrics_file.exists() else []
+    result, epochs = run.read_result(), run.read_metrics()
     entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
     for name, entry in entries.items():
         bounds: dict[str, Any]

@@ -3,12 +3,15 @@
 Parameters, experts, data, and the lines that are printed.
 """
 
+import os
+import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data_tools.cli import counted
+from data_tools.files import read_json
 from data_tools.manifest import Clip
 from submission.editions import format_metric
 from submission.metrics.summary import format_interval
@@ -21,6 +24,9 @@ from submission.runs.record import (
     SetFacts,
     SourceFacts,
 )
+from system.audio.base import ExpertSettings
+from system.compute.device import gpu_of
+from system.compute.processes import process_count
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
@@ -46,6 +52,34 @@ def ceiling_of(source: schema.Source) -> float | None:
     return ceiling(folder, source.split)
 
 
+def describe_run(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", seconds: float) -> RunResult:
+    """Collect the facts about a run, and the results of its entries.
+
+    seconds: Duration of this process.
+    """
+    results: dict[str, dict[str, Any]] = {"rank": {}, "blind": {}, "moments": {}}
+    for name in [name for name in recipe.rank if name in run.ranked_entries()]:
+        kind = "moments" if name in recipe.rank_moments else "blind" if recipe.blind(name) else "rank"
+        results[kind][name] = read_json(run.file("result", name))["result"]
+    several = f", {process_count()} processes" if process_count() > 1 else ""
+    audio = recipe.model.audio
+    licensed = dict(audio.experts) | ({"audio": audio} if audio.weight_files() else {})
+    return RunResult(
+        recipe=recipe.name,
+        seed=recipe.seed,
+        commits=run.read_provenance().commits,
+        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(model.device) or 'no GPU'}{several}",
+        parameters=parameters_of(recipe, model),
+        experts={name: _describe_expert(expert) for name, expert in audio.experts.items()},
+        weight_licences={name: part.licence for name, part in licensed.items() if part.licence},
+        data=describe_data(recipe, data),
+        seconds=seconds,
+        training_seconds=round(sum(line.seconds for line in run.read_metrics()), 1),
+        broken=data.features.broken,
+        **results,
+    )
+
+
 def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     """Count the trained and the frozen parameters.
 
@@ -62,28 +96,9 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
     return Parameters(trained=trained, frozen=frozen, total=total)
 
 
-def describe_experts(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
-    """Describe the recipe's experts.
-
-    Kind, sizes, and addresses of the published weight files.
-    """
-    return {
-        name: ExpertFacts(
-            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
-            published=sorted(need.address for need in expert.needs() if need.address),
-        )
-        for name, expert in recipe.model.audio.experts.items()
-    }
-
-
-def weight_licences_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return the licences of published weights.
-
-    The keys are experts, or `audio` for the audio encoder.
-    """
-    audio = recipe.model.audio
-    parts = dict(audio.experts) | ({"audio": audio} if audio.weight_files() else {})
-    return {name: part.licence for name, part in parts.items() if part.licence}
+def _describe_expert(expert: ExpertSettings) -> ExpertFacts:
+    facts = {key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")}
+    return ExpertFacts(**facts, published=sorted(need.address for need in expert.needs() if need.address))
 
 
 def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
@@ -118,11 +133,6 @@ def _describe_clips(clips: Sequence[Clip]) -> SetFacts:
     )
 
 
-def report(run: Run) -> str:
-    """Return the result of a run, for printing."""
-    return format_result(run, run.read_result())
-
-
 def _time_lines(run: Run) -> list[str]:
     """Say where the time of each stage went."""
     found: dict[str, Counter[str]] = {}
@@ -135,8 +145,9 @@ def _time_lines(run: Run) -> list[str]:
     ]
 
 
-def format_result(run: Run, result: RunResult) -> str:
+def report(run: Run) -> str:
     """Return the result of a run as text for printing."""
+    result = run.read_result()
     trained, frozen = (sum(parts.values()) for parts in (result.parameters.trained, result.parameters.frozen))
     made = f"trained    {trained:,}" if trained else f"model      without training, {frozen:,}"
     times = f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training"
@@ -150,9 +161,7 @@ def format_result(run: Run, result: RunResult) -> str:
         lines += _moment_lines(name, moments, run)
     recipe = load_recipe(run.resolved).recipe
     for name in recipe.rank:
-        waiting = recipe.blind(name)
-        if waiting and waiting.missing_files and name not in result.blind:
-            missing = " and ".join(waiting.missing_files)
+        if name not in result.blind and (missing := " and ".join(recipe.awaited_files(name))):
             lines.append(f"{name}: not ranked yet, without {missing}; once there, run the same command again")
     return "\n".join(lines)
 

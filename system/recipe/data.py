@@ -87,11 +87,10 @@ class Data:
         return quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
 
-def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | None" = None) -> Data:
+def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
     """Read every data source, and compute missing frames.
 
     Args:
-        strict: A broken file is an error.
         device: Of the experts; None: this machine's default.
 
     Raises:
@@ -122,9 +121,8 @@ def load_data(recipe: schema.Recipe, strict: bool = False, device: "Device | Non
     parts = {(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}
     whole = {clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]}
     every_clip = [clip for part in parts.values() for clip in part]
-    features = build_features(
-        every_clip, dict(recipe.model.audio.experts), Path(recipe.banks), strict, device, whole=whole
-    )
+    experts = dict(recipe.model.audio.experts)
+    features = build_features(every_clip, experts, Path(recipe.banks), device=device, whole=whole)
     for name, found in clips.items():
         if all(clip.id in features.broken for clip in found):
             raise _unreadable(name, found, features.broken[found[0].id])

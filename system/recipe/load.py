@@ -49,13 +49,6 @@ class Loaded:
     changes: tuple[str, ...]
     imports: tuple[Path, ...] = ()
 
-    def resolved(self) -> str:
-        """Return every setting as JSON.
-
-        It can be read as the same recipe.
-        """
-        return text_of(self.recipe)
-
 
 def text_of(recipe: schema.Recipe) -> str:
     """Return every setting as JSON.

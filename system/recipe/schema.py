@@ -318,6 +318,11 @@ class Recipe(Strict):
         ranked = self.ranked(name)
         return ranked if isinstance(ranked, RankBlind) else None
 
+    def awaited_files(self, name: str) -> list[str]:
+        """Return the files of an entry's blind set that are missing."""
+        blind = self.blind(name)
+        return blind.missing_files if blind else []
+
     def ranked_source(self, name: str) -> str:
         """Return the data source that an entry ranks.
 

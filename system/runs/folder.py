@@ -42,7 +42,7 @@ from submission.runs.record import (
 )
 from system.recipe import schema
 from system.recipe.imports import keep_imports
-from system.recipe.load import Loaded, differing, load_recipe
+from system.recipe.load import Loaded, differing, load_recipe, text_of
 
 FILES = {  # of a rank entry
     "result": "results/{}.json",
@@ -130,10 +130,9 @@ class Run:
         return {name: entry.figures for name, entry in entries.items() if entry.figures}
 
     def read_metrics(self) -> list[EpochLine]:
-        """Read metrics.jsonl: one line per epoch."""
-        return read_metrics(
-            self.metrics_file, f"delete it, and continue with lbar run {self.resolved} --out {self.folder}"
-        )
+        """Read metrics.jsonl: one line per epoch; none before the first."""
+        hint = f"delete it, and continue with lbar run {self.resolved} --out {self.folder}"
+        return read_metrics(self.metrics_file, hint) if self.metrics_file.exists() else []
 
     def write_metrics(self, lines: Iterable[EpochLine]) -> None:
         """Replace the content of metrics.jsonl, if it differs."""
@@ -191,12 +190,12 @@ class Run:
 
     def adopt(self, loaded: Loaded) -> None:
         """Write the recipe, in place of another one with the same training."""
-        if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == loaded.resolved():
+        if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == text_of(loaded.recipe):
             return
         keep_imports(loaded.recipe.imports, loaded.imports, self.folder)
         with replacing(self.folder / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
-        write_text(self.resolved, loaded.resolved())  # last: the run begins with it
+        write_text(self.resolved, text_of(loaded.recipe))  # last: the run begins with it
 
 
 def _close(handler: logging.Handler) -> None:

@@ -35,7 +35,7 @@ def _row(folder: Path) -> dict[str, Any]:
     run = Run(folder)
     try:
         read_json(run.resolved)
-        epochs = run.read_metrics() if run.metrics_file.exists() else []
+        epochs = run.read_metrics()
         result = run.read_result() if run.result.exists() else None
         changes = run.read_provenance().changes if run.provenance.exists() else []
     except DataError as error:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from submission.runs.record import read_result
 from system.__main__ import main
-from system.experiments.summary import format_result
+from system.experiments.summary import report
 from system.models import embeddings
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
@@ -65,11 +65,13 @@ def test_series_are_padded_in_blocks_that_stay_within_the_limit_of_padded_values
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
 
 
-def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroken: Path) -> None:
+def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(
+    unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = read_result(unbroken)
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
-    text = format_result(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))
-    assert "95 % 0.1000 to 0.2000" in text
+    monkeypatch.setattr(Run, "read_result", lambda _: result.model_copy(update={"rank": {"evaluation": entry}}))
+    assert "95 % 0.1000 to 0.2000" in report(Run(unbroken))
 
 
 # --- settings and trackers ---------------------------------------------------------------------------------------

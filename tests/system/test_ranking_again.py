@@ -293,7 +293,7 @@ def test_files_of_removed_rank_entries_are_deleted(desk: Path, caplog: pytest.Lo
     assert "evaluation.npy" in names
 
 
-@pytest.mark.parametrize("place", ["rank_entry", "_write_result"])
+@pytest.mark.parametrize("place", ["rank_entries", "describe_run"])
 def test_interrupted_ranking_leaves_no_old_result(place: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
