@@ -213,14 +213,19 @@ class Retriever:
         self.model.text.caches_texts = False  # what people search for is private, and would fill the memory of a page
         pool = audio if isinstance(audio, Pool) else self.open(*list_clips(audio))
         count, found = min(int(top) + offset, len(pool.clips)), list[list[Hit]]()
+        for best, scores in self.best(texts, pool, count):
+            for rows, values in zip(best[:, offset:].tolist(), scores[:, offset:].tolist(), strict=True):
+                located = self.find_windows(texts[len(found)], pool, rows)
+                hits = zip(rows, values, located, strict=True)
+                found.append([Hit(row, pool.clips[row].path, value, windows) for row, value, windows in hits])
+        return found
+
+    def best(self, texts: Sequence[str], pool: Pool, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield rows and scores of each text's best K clips, both (n, K), in blocks of texts."""
         for block in self.score_blocks(texts, pool):
             require_finite(block)
-            for scores, best in zip(block, pool.order.best(block, count)[:, offset:], strict=True):
-                rows = best.tolist()
-                located = self.find_windows(texts[len(found)], pool, rows)
-                hits = zip(rows, located, strict=True)
-                found.append([Hit(row, pool.clips[row].path, float(scores[row]), one) for row, one in hits])
-        return found
+            rows = pool.order.best(block, count)
+            yield rows, np.take_along_axis(block, rows, axis=1)
 
     def open(self, clips: Sequence[Clip], others: Mapping[str, str] | None = None, strict: bool = False) -> Pool:
         """Embed the clips that can be read, each once; what was embedded before is read from the cache.

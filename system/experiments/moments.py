@@ -18,7 +18,7 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
-from data_tools.moments import Moment, by_name, inside_recordings, read_moments
+from data_tools.moments import Moment, inside_recordings, read_moments
 from data_tools.moments import write_moments as write_truth
 from data_tools.settings import fault_of, parse
 from submission.editions import MAX_WINDOWS, Edition, format_metric, get_moments_edition
@@ -70,9 +70,7 @@ def _asked(moments: list[Moment], clips: Mapping[str, Clip], where: object) -> A
     """Return queries with their recordings. All have windows, or none."""
     if len({moment.windows is None for moment in moments}) > 1:
         raise KitError(f"{where} has moments with and without windows; choose one split, or add the windows")
-    recordings = {moment.clip: clips[moment.clip] for moment in moments}
-    by_name(recordings.values())  # no two have one name
-    return Asked(moments, recordings)
+    return Asked(moments, {moment.clip: clips[moment.clip] for moment in moments})
 
 
 def _asked_of_source(data: Data, source: str) -> Asked:

@@ -22,7 +22,6 @@ from submission.formats.csv_files import write_best
 from submission.formats.pairs import Pair, write_pairs
 from submission.formats.score_matrix import write_blocks
 from submission.metrics.summary import Summary, ranks_in_matrix, summarise, summarise_matrix
-from submission.ordering import require_finite
 from system.ranking.embedding import embed_texts, require_known_words, vectors
 from system.ranking.entries import matrix_labels
 from system.retriever import Hit, Listed, Pool, Retriever, list_clips, load_model
@@ -65,12 +64,12 @@ def rank_files(
     if top is not None and top > len(pool.clips):
         raise KitError(f"--top {top}: only {counted(len(pool.clips), 'clip')} can be ranked; give fewer")
     labels = matrix_labels(pool.clips, asked, retriever.facts.document())
-    blocks = retriever.score_blocks([query.text for query in asked], pool)
+    texts = [query.text for query in asked]
     out.parent.mkdir(parents=True, exist_ok=True)
     if top is None:
-        write_blocks(out, labels, blocks)
+        write_blocks(out, labels, retriever.score_blocks(texts, pool))
     else:
-        best, scores = _best(blocks, pool, top)
+        best, scores = map(np.concatenate, zip(*retriever.best(texts, pool, top), strict=True))
         if out.suffix == ".jsonl":
             write_pairs(out, _query_clip_pairs(pool, asked, best, scores))
         else:
@@ -126,19 +125,6 @@ def _pool(retriever: Retriever, listed: Listed, asked: Sequence[Query], allow_un
         first = f"{min(absent)} ({reasons.get(min(absent), 'not among the clips')})"
         raise KitError(f"{counted(len(absent), 'relevant clip')} cannot be ranked, first {first}; repair them")
     return pool
-
-
-def _best(blocks: Iterator[np.ndarray], pool: Pool, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and scores of each query's best clips.
-
-    Both (Q, K).
-    """
-    best, scores = [], []
-    for block in blocks:
-        require_finite(block)
-        best.append(pool.order.best(block, top))
-        scores.append(np.take_along_axis(block, best[-1], axis=1))
-    return np.concatenate(best), np.concatenate(scores)
 
 
 def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, scores: np.ndarray) -> Iterator[Pair]:

@@ -149,30 +149,26 @@ def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     ]
     for key, model in recipe.learned_from.items():
         known = read_trained_clips(model)
-        if known is None:
+        if NOT_KNOWN in known:
             log.warning("%s: the training data of %s is unknown; metrics may be too high", key, model)
-        clips += known or [NOT_KNOWN]
+        clips += known
     if recipe.model.audio.trained_on_captions:
         clips.append(NOT_KNOWN)
     if clips:
         write_table(run.trained_on, TrainedClip._fields, dict.fromkeys(clips))
 
 
-def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
+def read_trained_clips(folder: Path) -> list[TrainedClip]:
     """Read the clips that a model was trained on.
 
-    The model is a run or an export; None if not all clips are known.
+    The model is a run or an export; NOT_KNOWN is among them if not all are known.
     """
     path = folder / TRAINED_ON
     if not path.exists():
-        return None
-    found = _read(path)
-    return None if NOT_KNOWN in found else found
-
-
-def _read(path: Path) -> list[TrainedClip]:
-    rows = read_table(path, TrainedClip._fields)
-    return [TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in rows]
+        return [NOT_KNOWN]
+    return [
+        TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in read_table(path, TrainedClip._fields)
+    ]
 
 
 def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str] = ()) -> int:
@@ -183,8 +179,7 @@ def count_trained_clips(run: Run, source: str, data: Data, others: Sequence[str]
     Args:
         others: Folders of further models.
     """
-    files = [run.trained_on, *(Path(folder) / TRAINED_ON for folder in others)]
-    trained = [clip for path in files if path.exists() for clip in _read(path)]
+    trained = [clip for folder in (run.folder, *map(Path, others)) for clip in read_trained_clips(folder)]
     return len(shared_clips(trained, data.readable_clips(source), data))
 
 

@@ -26,7 +26,7 @@ from system.recipe.data import load_data
 from system.recipe.load import RecipeError, load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
-from system.runs.provenance import read_trained_clips
+from system.runs.provenance import NOT_KNOWN, read_trained_clips
 from system.training.teachers import embed_by_teachers
 
 NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": {"start": 0.05}, "same_clip": "positives"}
@@ -128,7 +128,6 @@ def test_run_and_exported_model_can_both_be_teachers(
     assert main(["check", str(path)]) == 0
     heard = read_trained_clips(tmp_path / "both")
     development = [clip.id for clip in read_manifest(world) if clip.split == "development"]
-    assert heard is not None
     assert [one.id for one in heard] == development, "the teachers' clips are the same, and named once"
     noted = json.loads((tmp_path / "both/provenance.json").read_text())
     used = {str(distilled / "finetune/done.json"), str(tmp_path / "model/model.safetensors")}
@@ -421,7 +420,7 @@ def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(
     theirs = {"kind": "model", "folder": str(distilled)}
     path = write(student(world, tmp_path, {"other": theirs}), tmp_path / "s.yaml")
     assert main(["run", str(path), "--out", str(tmp_path / "student")]) == 0
-    assert read_trained_clips(tmp_path / "student") is None
+    assert NOT_KNOWN in read_trained_clips(tmp_path / "student")
     second = student(world, tmp_path, {"other": {"kind": "model", "folder": str(tmp_path / "student")}})
     assert main(["run", str(write(second, path)), "--out", str(tmp_path / "second")]) == 0
     assert f"teachers.other: the training data of {tmp_path / 'student'} is unknown" in caplog.text
@@ -429,4 +428,4 @@ def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(
     started["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(tmp_path / "student")}
     assert main(["run", str(write(started, path)), "--out", str(tmp_path / "started")]) == 0
     assert f"stages.pretrain.start_from: the training data of {tmp_path / 'student'} is unknown" in caplog.text
-    assert read_trained_clips(tmp_path / "started") is None
+    assert NOT_KNOWN in read_trained_clips(tmp_path / "started")
