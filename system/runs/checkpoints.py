@@ -196,8 +196,6 @@ def as_os_errors(path: Path) -> Iterator[None]:
 def load_weights(model: nn.Module, path: Path, hint: str = "train or export the model again") -> None:
     """Load weights from a file into a model.
 
-    Words that only the model knows keep their start vectors.
-
     Args:
         hint: Cure for a damaged file.
     """
@@ -207,18 +205,17 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export the 
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise KitError(f"{path} is damaged, or not a safetensors file ({error}); {hint}") from error
-    fresh, words = model.state_dict(), "text.words.weight"
-    if words in weights and words in fresh and len(weights[words]) < len(fresh[words]):
-        weights[words] = torch.cat([weights[words], fresh[words][len(weights[words]) :].cpu()])
     load_tensors(model, weights, path)
 
 
 def load_tensors(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
     """Load weights, read from `path`, into a model.
 
-    Learned numbers of losses may be on one side only.
+    Learned numbers of losses may be on one side only. Words that only the model knows keep their start vectors.
     """
-    fresh = model.state_dict()
+    fresh, words = model.state_dict(), "text.words.weight"
+    if words in weights and words in fresh and len(weights[words]) < len(fresh[words]):
+        weights[words] = torch.cat([weights[words], fresh[words][len(weights[words]) :].cpu()])
     weights = {name: value for name, value in weights.items() if name in fresh or not name.startswith(OF_LOSSES)}
     weights |= {name: value for name, value in fresh.items() if name.startswith(OF_LOSSES) and name not in weights}
     try:

@@ -68,7 +68,7 @@ def test_exported_model_ranks_like_its_run(
     assert "empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
 
 
-def test_stage_started_from_an_export_adds_new_words(
+def test_stage_started_from_an_export_or_a_run_adds_new_words(
     unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "model"
@@ -85,6 +85,8 @@ def test_stage_started_from_an_export_adds_new_words(
     started, exported = load_file(tmp_path / "run/only/e0001.safetensors"), load_file(model / "model.safetensors")
     for name, value in exported.items():
         assert torch.allclose(started[name][: len(value)], value, atol=1e-6), name
+    from_run = ["--set", f"stages.only.start_from.folder={unbroken}", "--out", str(tmp_path / "from_run")]
+    assert main(["run", "--until=training", str(path), *from_run]) == 0
     (model / "vocabulary.json").write_text(json.dumps(before[::-1]))
     (tmp_path / "run/only/last.pt").unlink()
     (tmp_path / "run/only/done.json").unlink()
