@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from data_tools.errors import KitError as KitError
     from system.bridges.export import export_run as export_run
     from system.experiments.rank import evaluate as evaluate
-    from system.python import run_recipe as run_recipe
+    from system.experiments.run import run_recipe as run_recipe
     from system.retriever import Retriever as Retriever
     from system.retriever import load_model as load_model
     from system.runs.overview import table_of_runs as table_of_runs
@@ -21,7 +21,7 @@ _PLACES = {
     "KitError": "data_tools.errors",
     "evaluate": "system.experiments.rank",
     "export_run": "system.bridges.export",
-    "run_recipe": "system.python",
+    "run_recipe": "system.experiments.run",
     "Retriever": "system.retriever",
     "load_model": "system.retriever",
     "table_of_runs": "system.runs.overview",

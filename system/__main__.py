@@ -66,7 +66,7 @@ def run(
     """
     from system.compute.device import device_of
     from system.compute.processes import is_first, processes
-    from system.experiments.run import run_recipe
+    from system.experiments.run import run_steps
     from system.experiments.summary import report
     from system.recipe.load import load_recipe
     from system.training.tracking import require_tracker
@@ -85,7 +85,7 @@ def run(
         return
     loaded = load_recipe(recipe, changes)
     with processes(chosen):
-        done = run_recipe(loaded, runs, out or (runs / name if name else None), chosen, track, until, profile)
+        done = run_steps(loaded, runs, out or (runs / name if name else None), chosen, track, until, profile)
         if is_first() and until != "features":
             print(report(done) if until == "results" else f"trained: {done.folder}")
 

@@ -5,12 +5,15 @@ Data, frames, stages, rank entries, result. A step whose file is there is finish
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
+from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from data_tools.errors import kit_errors
 from data_tools.files import read_json, write_json
 from system.audio.base import Device
 from system.compute.device import device_of, gpu_of, moved
@@ -22,7 +25,7 @@ from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
 from system.ranking.entries import RankedSet
 from system.recipe.data import Data, load_data, make_missing
-from system.recipe.load import Loaded, text_of
+from system.recipe.load import Loaded, as_change, load_recipe, text_of
 from system.recipe.schema import Recipe
 from system.runs.folder import Run, trained_files
 from system.runs.open import build_model, training_vocabulary
@@ -35,7 +38,30 @@ Until = Literal["features", "training", "results"]
 log = logging.getLogger(__name__)
 
 
+@kit_errors
 def run_recipe(
+    recipe: str | PathLike[str],
+    changes: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    runs: str | PathLike[str] = "runs",
+    device: str | None = None,
+) -> Run:
+    """Run the steps of a recipe that are not finished, from Python; return the run.
+
+    `metrics` has the metrics of its rank entries, `folder` what `load_model` opens.
+
+    Args:
+        changes: Settings by key, such as {"stages.train.epochs": 2}.
+        name: Of the run's folder in `runs`; None: NAME_sSEED of the recipe.
+        device: cuda, cuda:1, mps or cpu; None: CUDA if the machine has a GPU, else the CPU.
+    """
+    for floor in ("data_tools", "submission", "system"):  # for the run's log.txt
+        logging.getLogger(floor).setLevel(logging.INFO)
+    loaded = load_recipe(Path(recipe), [as_change(key, value) for key, value in (changes or {}).items()])
+    return run_steps(loaded, Path(runs), Path(runs) / name if name else None, device_of(device) if device else None)
+
+
+def run_steps(
     loaded: Loaded,
     runs: Path,
     out: Path | None = None,
@@ -44,7 +70,7 @@ def run_recipe(
     until: Until = "results",
     profile: int = 0,
 ) -> Run:
-    """Run the unfinished steps of a recipe; return the run.
+    """Run the steps that are not finished; return the run.
 
     Args:
         runs: Folder of all runs.

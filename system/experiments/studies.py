@@ -32,7 +32,7 @@ from submission.metrics.summary import (
 from submission.runs.record import EpochLine, MomentsResult, RankedResult, read_result
 from system.audio.base import Device
 from system.compute.processes import is_first, on_first
-from system.experiments.run import Until, run_recipe
+from system.experiments.run import Until, run_steps
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
 from system.recipe.schema import LOWER_IS_BETTER
@@ -144,7 +144,7 @@ def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, tra
     folders = [folder_of(study, *key, runs) for key in cells]
     for folder, loaded in zip(folders, cells.values(), strict=True):
         log.info("study %s: %s", study.name, folder.name)
-        run_recipe(loaded, runs, folder, device, track, until)
+        run_steps(loaded, runs, folder, device, track, until)
         log.info("study %s: %s", study.name, describe_progress(folders))
     on_first(lambda: None)  # the first process still ranks the last run
     if until != "results" or not is_first():

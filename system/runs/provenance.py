@@ -105,8 +105,6 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, gpu: str | Non
         noted = run.read_provenance().document()
     else:
         noted = {
-            "recipe": recipe.name,
-            "seed": recipe.seed,
             "commits": [],
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": sys.argv,

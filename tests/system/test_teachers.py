@@ -20,7 +20,7 @@ from data_tools.tables import read_table, write_table
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.batches.items import Item, Sampler, caption_key, make_items
-from system.experiments.run import run_recipe
+from system.experiments.run import run_steps
 from system.ranking.embedding import embed_clips, embed_texts
 from system.recipe.data import load_data
 from system.recipe.load import RecipeError, load_recipe
@@ -314,7 +314,7 @@ def test_stage_starts_from_the_weights_of_a_run(distilled: Path, world: Path, tm
     other = distilled / "finetune/done.json"
     other.write_text(other.read_text() + " ")
     with pytest.raises(KitError, match="changed"):
-        run_recipe(load_recipe(path), tmp_path, tmp_path / "again")
+        run_steps(load_recipe(path), tmp_path, tmp_path / "again")
 
 
 @pytest.mark.slow
