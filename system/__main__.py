@@ -147,11 +147,12 @@ def rank(
     from system.experiments.rank import evaluate, rank_files, require_alone
     from system.retriever import load_model
 
+    opened = partial(load_model, model, device, cache, changes)
     if score:
         require_alone(queries, out)
-        print(*evaluate(load_model(model, device, cache, changes), audio, split).lines(), sep="\n")
+        print(*evaluate(opened(), audio, split).lines(), sep="\n")
         return
-    rank_files(lambda: load_model(model, device, cache, changes), audio, queries, split, out, top, allow_unknown)
+    rank_files(opened, audio, queries, split, out, top, allow_unknown)
 
 
 def locate(

@@ -148,7 +148,7 @@ class Retriever:
             split: Of a manifest; None: all.
         """
         sounds = sounds_of(audio)
-        if all(is_path(one) or isinstance(one, Clip) for one in sounds):
+        if _are_files(sounds):
             return self._vectors(self._embed(list_clips(audio if is_path(audio) else sounds, split).clips), normalize)
         return np.concatenate([self._vectors(clips, normalize) for clips in self._embed_sounds(sounds, rate)])
 
@@ -206,7 +206,7 @@ class Retriever:
         texts = _to_texts(texts)
         if top < 1:
             raise KitError(f"top is {top}; give at least 1")
-        if not isinstance(audio, Pool) and not all(is_path(one) or isinstance(one, Clip) for one in sounds_of(audio)):
+        if not isinstance(audio, Pool) and not _are_files(sounds_of(audio)):
             raise KitError("search needs audio files, not waves; write the waves to files, or compare embeddings")
         if unknown := self.model.text.without_known_words(texts):
             raise KitError(f"the model knows no word of {unknown[0][:60]!r}; reword it")
@@ -357,6 +357,10 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Liste
         raise DataError(f"{absent[0]}: no such audio file; correct the path")
     roots = [(Path(path.anchor), path.relative_to(path.anchor).as_posix()) for path in paths]
     return Listed([audio_clip(root, name, "files", "blind", []) for root, name in roots])
+
+
+def _are_files(sounds: Sequence[Any]) -> bool:
+    return all(is_path(one) or isinstance(one, Clip) for one in sounds)
 
 
 def _to_texts(texts: Texts) -> list[str]:

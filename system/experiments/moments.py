@@ -21,7 +21,7 @@ from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
 from data_tools.moments import Moment, inside_recordings, read_moments
 from data_tools.moments import write_moments as write_truth
 from data_tools.settings import fault_of, parse
-from submission.editions import MAX_WINDOWS, Edition, format_metric, get_moments_edition
+from submission.editions import MAX_WINDOWS, Edition, get_moments_edition
 from submission.formats.moments import (
     Moments,
     MomentTruth,
@@ -31,7 +31,7 @@ from submission.formats.moments import (
     write_scored_moments,
 )
 from submission.metrics.moments import score_moments
-from submission.metrics.summary import format_interval, metric_values, summarise_moments
+from submission.metrics.summary import metric_values, summarise_moments
 from submission.runs.record import FrameScores, MomentsResult, write_frame_scores
 from system.batches.items import require_known_windows
 from system.models.scores import MomentScore
@@ -252,7 +252,7 @@ def locate_files(
 ) -> None:
     """Find and write windows by one model or several.
 
-    Prints their metrics if the true windows are known.
+    Prints what `lbar submit score` says of them, if the true windows are known.
 
     Args:
         decode: Changes of how windows are chosen, such as round_to=1.
@@ -275,10 +275,7 @@ def locate_files(
     members = [(one, _score_asked(it, asked, sliding)[1]) for one, it in zip(scores, retrievers, strict=True)]
     truth, answers = _write_windows(out, truth_file, asked, find_windows(members, decoding, by))
     if not truth.is_blind:
-        summary = summarise_moments(windows_by_query(answers), truth, get_moments_edition())
-        for name, value in summary.values.items():
-            interval = format_interval(summary.bootstraps[name], name)
-            print(f"  {name:9} {format_metric(name, value)}  (95 % {interval}, bootstrap over recordings)")
+        print(*summarise_moments(windows_by_query(answers), truth, get_moments_edition()).lines(), sep="\n")
     size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
     print(f"wrote {out}: {size}; next: lbar submit write {out} --out FILE.jsonl")
 

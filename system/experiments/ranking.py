@@ -16,7 +16,7 @@ import numpy as np
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.files import quick_checksum, read_json, write_json
+from data_tools.files import read_json, write_json
 from data_tools.manifest import Clip, Query, caption_queries, read_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import csv_of, write_csv
@@ -167,8 +167,7 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     found |= checksums(map(Path, entry.other_models))
     if isinstance(entry, RankBlind) and not entry.missing_files:
         found["queries"] = [[query.id, query.text] for query in read_queries(Path(entry.queries))]
-        paths = {clip.id: Path(clip.path) for clip in list_clips(entry.audio).clips}
-        found["clips"] = {name: quick_checksum(path) if path.is_file() else "" for name, path in paths.items()}
+        found["clips"] = {clip.id: Data.quick_checksum(clip) for clip in list_clips(entry.audio).clips}
     for other in entry.combined_entries:
         found |= _identity(recipe, other)
     return found

@@ -79,7 +79,8 @@ class Data:
         except KitError as error:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
 
-    def quick_checksum(self, clip: Clip) -> str:
+    @staticmethod
+    def quick_checksum(clip: Clip) -> str:
         """Return the quick checksum of a clip's file.
 
         "" if it is missing.
@@ -118,9 +119,8 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
         for name, stage in recipe.stages.items()
         if stage.augment
     }
-    parts = {(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}
+    every_clip = {clip.id: clip for part in clips.values() for clip in part}.values()
     whole = {clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]}
-    every_clip = [clip for part in parts.values() for clip in part]
     experts = dict(recipe.model.audio.experts)
     features = build_features(every_clip, experts, Path(recipe.banks), device=device, whole=whole)
     for name, found in clips.items():

@@ -22,7 +22,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +148,12 @@ class Run:
         """
         made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         busy = f"{self.folder}: another process is working on this run; wait for it"
-        with lock(self.folder / "lock", busy), ExitStack() as stack:
+        with lock(self.folder / "lock", busy):
             handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
-            stack.callback(_close, handler)
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-            remove_parts(self.folder)
             logging.getLogger().addHandler(handler)
             try:
+                remove_parts(self.folder)
                 yield
             except BaseException as error:
                 handler.handle(logging.makeLogRecord({"msg": f"error: {error}"}))
@@ -166,6 +165,8 @@ class Run:
                 raise
             finally:
                 logging.getLogger().removeHandler(handler)
+                with suppress(OSError):  # on a full disk its last lines are lost
+                    handler.close()
 
     def _has_work(self) -> bool:
         """Return whether there is a state of training, or a ranked entry."""
@@ -178,8 +179,9 @@ class Run:
         """
         if not self.resolved.exists():
             found = self.folder.iterdir() if self.folder.exists() else ()
-            begun = {"lock", "log.txt", "imports"}  # of a run that was killed as it began
-            begun |= {"recipe.yaml"} if _is_copy(self.folder / "recipe.yaml", loaded.source) else set()
+            begun, copy = {"lock", "log.txt", "imports"}, self.folder / "recipe.yaml"  # killed as it began
+            if copy.is_file() and copy.read_bytes() == loaded.source:
+                begun.add(copy.name)
             if any(path.name not in begun and path.suffix != ".part" for path in found):
                 raise KitError(f"{self.folder} is neither a run nor empty; name another folder")
             return
@@ -196,16 +198,6 @@ class Run:
         with replacing(self.folder / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
         write_text(self.resolved, text_of(loaded.recipe))  # last: the run begins with it
-
-
-def _close(handler: logging.Handler) -> None:
-    """Close a log file; on a full disk its last lines are lost."""
-    with suppress(OSError):
-        handler.close()
-
-
-def _is_copy(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == content
 
 
 def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:

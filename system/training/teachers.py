@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, caption_queries
+from data_tools.manifest import Clip
 from system.batches.items import caption_key
 from system.batches.loader import Taught, Teachers
 from system.ranking.embedding import embed_texts, vectors
@@ -40,14 +40,13 @@ def teacher_embeddings(
 ) -> Taught:
     """Return a teacher's embeddings of clips and their captions."""
     teacher, banks = recipe.teachers[name], Path(recipe.banks)
-    clips = list({clip.id: clip for clip in clips}.values())
-    keys = [data.features.keys[clip.id] for clip in clips]
-    queries = {caption_key(clip, i): query.text for clip in clips for i, query in enumerate(caption_queries([clip]))}
     folder = Path(teacher.folder) if isinstance(teacher, schema.FromModel) else run.folder
     retriever = Retriever(open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks), banks)
     if retriever.recipe.model.score.of_series:
         raise KitError(f"teacher {name}: {folder} has no single vector per clip; use another model")
     log.info("teacher %s: embedding with %s, checkpoint %s", name, folder, retriever.facts.checkpoint)
-    sounds = vectors(retriever.open(clips, strict=True).embedded)
-    texts = vectors(embed_texts(retriever.model, list(queries.values())))
-    return Taught(dict(zip(keys, sounds, strict=True)), dict(zip(queries, texts, strict=True)))
+    pool = retriever.open(clips, strict=True)
+    keys = [data.features.keys[clip.id] for clip in pool.clips]
+    captions = {caption_key(clip, number): text for clip in pool.clips for number, text in enumerate(clip.captions)}
+    texts = vectors(embed_texts(retriever.model, list(captions.values())))
+    return Taught(dict(zip(keys, vectors(pool.embedded), strict=True)), dict(zip(captions, texts, strict=True)))

@@ -126,7 +126,7 @@ def test_windows_of_several_models_are_averaged_and_rounded(
     out = tmp_path / "a.jsonl"
     asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2", "--decode", "round_to=1"]
     assert ranked(manifest, out, runs / "own", "--also", runs / "clips", *asked) == 0
-    assert re.search(r"R1@0.7 +\d+\.\d\d %  \(95 % ", capsys.readouterr().out)
+    assert re.search(r"R1@0.7 +\d+\.\d\d %  95 % ", capsys.readouterr().out)
     assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])
 
 
