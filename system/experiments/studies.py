@@ -29,7 +29,7 @@ from submission.metrics.summary import (
     summarise_audio_to_text,
     summarise_moments_file,
 )
-from submission.runs.record import EpochLine, MomentsResult, RankedResult, read_result
+from submission.runs.record import EpochLine, MomentsResult, read_result
 from system.audio.base import Device
 from system.compute.processes import is_first, on_first
 from system.experiments.run import Until, run_steps
@@ -187,9 +187,8 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
     The first seed has those of chance and of a perfect system too.
     """
     run = Run(folder_of(study, *key, runs))
-    result, epochs = run.read_result(), run.read_metrics()
-    entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
-    for name, entry in entries.items():
+    epochs = run.read_metrics()
+    for name, entry in run.results.items():
         bounds: dict[str, Any]
         if isinstance(entry, MomentsResult):
             truth, edition = read_moment_truth(run.file("truth", name)), get_moments_edition(entry.edition)

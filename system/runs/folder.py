@@ -123,11 +123,15 @@ class Run:
         return read_result(self.folder)
 
     @property
+    def results(self) -> dict[str, RankedResult | MomentsResult]:
+        """Results of the rank entries, without blind sets, by their names."""
+        result = self.read_result()
+        return {**result.rank, **result.moments}
+
+    @property
     def metrics(self) -> dict[str, dict[str, float]]:
         """Metrics of each rank entry whose answers are known, by its name."""
-        result = self.read_result()
-        entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
-        return {name: entry.figures for name, entry in entries.items() if entry.figures}
+        return {name: entry.figures for name, entry in self.results.items() if entry.figures}
 
     def read_metrics(self) -> list[EpochLine]:
         """Read metrics.jsonl: one line per epoch; none before the first."""

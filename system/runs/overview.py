@@ -8,7 +8,6 @@ import pandas as pd
 
 from data_tools.errors import DataError
 from data_tools.files import is_locked, read_json, require_folder
-from submission.runs.record import MomentsResult, RankedResult
 from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
 
@@ -36,11 +35,11 @@ def _row(folder: Path) -> dict[str, Any]:
     try:
         read_json(run.resolved)
         epochs = run.read_metrics()
-        result = run.read_result() if run.result.exists() else None
+        entries = run.results if run.result.exists() else None
         changes = run.read_provenance().changes if run.provenance.exists() else []
     except DataError as error:
         return {"state": "damaged", "changes": str(error).splitlines()[0]}
-    state = "finished" if result else "running" if is_locked(folder / "lock") else "unfinished"
+    state = "finished" if entries is not None else "running" if is_locked(folder / "lock") else "unfinished"
     row: dict[str, Any] = {"state": state, "changes": " ".join(changes) or None}
     if epochs:
         last = epochs[-1]
@@ -48,8 +47,7 @@ def _row(folder: Path) -> dict[str, Any]:
         for metric in [one for one in CHOSEN_BY if one in last.validation][:1]:
             values = [line.validation[metric] for line in epochs if line.stage == last.stage]
             row |= {"by": metric, "validation": min(values) if metric in LOWER_IS_BETTER else max(values)}
-    entries: list[RankedResult | MomentsResult] = [*result.rank.values(), *result.moments.values()] if result else []
-    for entry in [one for one in entries if one.figures and one.metric in one.figures][:1]:
+    for entry in [one for one in (entries or {}).values() if one.figures and one.metric in one.figures][:1]:
         row |= {"of": entry.metric, "test": (entry.figures or {})[entry.metric]}
     return row
 
