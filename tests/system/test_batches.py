@@ -1,5 +1,6 @@
 """Clips and captions of a batch, and their tensors."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,22 @@ def test_moment_batch_labels_cover_all_windows_of_an_item(tmp_path: Path) -> Non
     labels = make_batch_without_audio(items, features, None).labels
     assert labels is not None
     assert labels.int().tolist() == [[1, 0, 0, 1, 1], [0, 0, 1, 0, 0]]
+
+
+def test_draws_of_a_step_for_different_purposes_have_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, make = list[tuple[int, ...]](), np.random.default_rng
+
+    def recorded(seed: Any) -> np.random.Generator:
+        seeds.append(tuple(seed))
+        return make(seed)
+
+    def augment(items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
+        seeds.append(tuple(seed))
+        return list(items)
+
+    monkeypatch.setattr(np.random, "default_rng", recorded)
+    sources = [make_items(fake_clips(4, name, 1), "clip") for name in ("one", "two")]
+    sampler = Sampler(sources, "equal", 4, 1, (1, 0), augment)
+    sampler.batch(0)
+    sampler.crop_offsets(0)
+    assert len(set(seeds)) == len(seeds) == 5  # two sources, captions, augmentation, crops

@@ -92,13 +92,13 @@ class TestSeveral:
         found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
         assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
 
-    def test_fifteen_separate_events_give_fifteen_candidate_windows_per_model(self) -> None:
-        """Fifteen events apart from each other: the eleventh of a model may be another's first."""
-        table = np.full((60, 60), -np.inf)
-        for n in range(15):
-            table[4 * n, 4 * n + 1] = -1.0 - n / 10
-        found = overlap_candidates(as_scores(table), np.arange(61.0), Decoding())
-        assert len(found) == 15
+    def test_forty_separate_events_give_thirty_candidate_windows_per_model(self) -> None:
+        """More than the ten of a submission: the eleventh of a model may be another's first."""
+        table = np.full((80, 80), -np.inf)
+        for n in range(40):
+            table[2 * n, 2 * n] = -1.0 - n / 10
+        found = overlap_candidates(as_scores(table), np.arange(81.0), Decoding())
+        assert found.tolist() == [[2 * n, 2 * n + 1] for n in range(30)]
 
     def test_windows_of_several_models_may_lie_where_only_one_model_has_frames(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
