@@ -1,5 +1,6 @@
 """A training step of each stage on this device: seconds, memory, hours (`check --step`)."""
 
+import itertools
 import os
 import resource
 import sys
@@ -14,6 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
+from system.batches.items import make_items
 from system.compute.device import moved, tf32_products
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
@@ -30,7 +32,8 @@ Clips = Mapping[str, Sequence[Clip]]
 def measure(recipe: schema.Recipe, clips_of: Clips, steps: Mapping[str, int], device: torch.device) -> Iterator[str]:
     """Yield a line per stage.
 
-    The model has random weights. The clips of a batch are silence, and as long as the longest clip.
+    The model has random weights. The clips of a batch are silence, and as long as the longest clip; the captions
+    are those of the clips with the most text.
 
     Args:
         clips_of: The clips of each data source.
@@ -64,19 +67,21 @@ def measure(recipe: schema.Recipe, clips_of: Clips, steps: Mapping[str, int], de
 def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, clips_of: Clips, size: int) -> Batch:
     clips = [clip for source in stage.train.data for clip in clips_of[source]]
     seconds = max((clip.seconds or 0 for clip in clips), default=0) or SECONDS
-    longest = max((clip.captions for clip in clips), key=lambda each: sum(map(len, each)), default=[]) or [CAPTION]
-    drawn = stage.captions_per_clip if stage.unit == "clip" else 1
-    captions = list(longest)[: drawn if isinstance(drawn, int) else None]
+    drawn = stage.captions_per_clip if isinstance(stage.captions_per_clip, int) else None
+    texts = [item.captions[:drawn] for item in make_items(clips, stage.unit)]
+    longest = sorted(texts, key=lambda each: sum(map(len, each)), reverse=True)[:size] or [(CAPTION,)]
+    texts = list(itertools.islice(itertools.cycle(longest), size))
     audio, limit = {}, recipe.model.audio.training_frames or sys.maxsize
     for name, expert in recipe.model.audio.experts.items():
         frames = min(max(1, round(seconds * expert.frames_per_second)), limit)
         values = torch.zeros(size, frames, expert.dim, dtype=getattr(torch, expert.dtype))
         audio[name] = Series(values, torch.full((size,), frames))
-    row_of = torch.arange(size).repeat_interleave(len(captions))
+    row_of = torch.arange(size).repeat_interleave(torch.tensor([len(each) for each in texts]))
     factors = torch.ones(size, size) if any(term.needs_relevance for term in stage.losses) else None
     teachers = {name: torch.zeros(size, len(row_of)) for term in stage.losses for name in term.taught_by}
     labels = torch.zeros(size, 1, dtype=torch.bool) if stage.unit == "moment" else None
-    return Batch([str(row) for row in range(size)], audio, captions * size, row_of, factors, teachers, labels)
+    captions = list(itertools.chain.from_iterable(texts))
+    return Batch([str(row) for row in range(size)], audio, captions, row_of, factors, teachers, labels)
 
 
 def _step(model: RetrievalModel, stage: schema.Stage, optimizer: torch.optim.Optimizer, batch: Batch) -> float:

@@ -15,7 +15,7 @@ from plans import fact, plan
 
 from data_tools.classify.model_files import folder_problem
 from data_tools.errors import KitError
-from data_tools.manifest import read_manifest, write_manifest
+from data_tools.manifest import Clip, read_manifest, write_manifest
 from data_tools.moments import write_moments
 from system.__main__ import main
 from system.check import measure
@@ -124,6 +124,22 @@ def measured(world: Path, folder: Path, **model: Any) -> list[str]:
     content["model"] |= model
     recipe = load_recipe(written(folder, content)).recipe
     return list(measure.measure(recipe, dict.fromkeys(recipe.data, ()), {"only": 0}, torch.device("cpu")))
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("clip", ["d" * 9, "a", "cccc"]), ("pair", ["d" * 9, "eeeee"])])
+def test_measured_step_has_the_captions_of_the_items_with_the_most_text(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, expected: list[str]
+) -> None:
+    import torch
+
+    batches: list[list[str]] = []
+    monkeypatch.setattr(measure, "_step", lambda model, stage, optimizer, batch: batches.append(batch.captions) or 1.0)
+    drawn = {"unit": "clip", "captions_per_clip": 2} if unit == "clip" else {"unit": "pair", "captions_per_clip": None}
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(batch_size=2, **drawn))
+    recipe, captions = load_recipe(written(tmp_path, content)).recipe, [["bb"], ["d" * 9, "a", "eeeee"], ["cccc"], []]
+    clips = [Clip(id=str(n), path=f"{n}.wav", captions=each) for n, each in enumerate(captions)]
+    list(measure.measure(recipe, dict.fromkeys(recipe.data, clips), {"only": 0}, torch.device("cpu")))
+    assert batches[-1] == expected
 
 
 def test_chunk_doubles_until_half_of_the_memory_is_used(
