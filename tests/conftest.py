@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import shutil
+import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     is_fast = "not slow" in config.option.markexpr
     return (LoadFileScheduling if is_fast else LoadScheduling)(config, log)
+
+
+LIMIT = 4.5  # seconds of process time, with child processes: 3 on an idle machine, and half as much on a busy one
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a fast test that takes long. A test that imports large packages as the first one of its worker may."""
+    modules, before = len(sys.modules), sum(os.times()[:4])
+    yield
+    seconds = sum(os.times()[:4]) - before
+    is_fast = not (item.get_closest_marker("slow") or item.get_closest_marker("benchmark"))
+    if is_fast and seconds > LIMIT and len(sys.modules) < modules + 50:
+        pytest.fail(
+            f"{seconds:.1f} s of process time, {LIMIT:g} at most: share a fixture, take less data, or mark it slow"
+        )
 
 
 def pytest_collection_finish() -> None:

@@ -1,10 +1,12 @@
 """READMEs and code agree: every link leads somewhere, every figure stands once, every command
 opens, every example works."""
 
+import functools
 import importlib
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -53,9 +55,14 @@ def test_each_number_of_three_decimals_appears_in_only_one_readme(root: Path) ->
     assert len(stands_in) > 100
 
 
+@functools.cache
+def program(room: str) -> Any:
+    return typer.main.get_command(importlib.import_module(f"{room}.__main__").app)
+
+
 def parse(room: str, words: list[str]) -> None:
     """Raise an exception for a command that is not taken."""
-    verb = typer.main.get_command(importlib.import_module(f"{room}.__main__").app)
+    verb = program(room)
     context, rest = None, list(words)
     while hasattr(verb, "resolve_command") and (rest or context is None):
         context = verb.make_context("lbar", rest, parent=context)

@@ -101,12 +101,7 @@ def test_speed_of_cider_in_training_batches_is_measured(shared: Path, tmp_path: 
 
     clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv")
     points = [PercentileFactor(percentile=80.0, factor=1.0), PercentileFactor(percentile=99.0, factor=0.4)]
-    settings = Cider(
-        kind="cider",
-        corpus=["clotho"],
-        tokenizer="regex",
-        relax=points,
-    )
+    settings = Cider(kind="cider", corpus=["clotho"], tokenizer="regex", relax=points)
     relevance = Relevance(settings, clips)
     captions = [caption for clip in clips for caption in clip]
     relevance.prepare(captions)

@@ -11,7 +11,7 @@ from data_files import PUBLISHED, rows, write_rows
 from data_tools.errors import DataError
 from data_tools.exclusion import read_exclusions
 from data_tools.manifest import Clip, read_manifest, write_manifest
-from data_tools.names import is_freesound_id, plain_id
+from data_tools.names import is_freesound_id
 
 
 def clip(number: int, freesound_id: str | None) -> Clip:
@@ -58,18 +58,6 @@ def test_only_digits_count_as_a_freesound_id() -> None:
     assert all(is_freesound_id(text) for text in ("7", "007", " 7 ", "0", "9" * 18))
     for text in ("", " ", "7a", "²", "٣", "1 2", "-1", "1.0", "9" * 19, "9" * 5_000):
         assert not is_freesound_id(text)
-
-
-def test_freesound_ids_are_compared_without_leading_zeros_and_blanks() -> None:
-    assert [plain_id(text) for text in ("7", "007", " 7 ", "0", "7a", "Not found", "²")] == [
-        "7",
-        "7",
-        "7",
-        "0",
-        "7a",
-        "Not found",
-        "²",
-    ]
 
 
 def test_repeated_id_in_an_exclusion_list_is_counted_once(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """The rules of fetch, its files, and what it does with sounds that cannot be fetched."""
 
 import csv
-import subprocess
-import sys
-import time
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,11 +27,17 @@ def site() -> Iterator[Sandbox]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def crawled(site: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("crawled") / "s.sqlite"
+    assert main(["crawl", str(path), *FAST]) == 0
+    return path
+
+
 @pytest.fixture
-def store(site: Sandbox, tmp_path: Path) -> Path:
+def store(site: Sandbox, crawled: Path, tmp_path: Path) -> Path:
     site.hidden, site.changes = set(), {}
-    assert main(["crawl", str(tmp_path / "s.sqlite"), *FAST]) == 0
-    return tmp_path / "s.sqlite"
+    return shutil.copy(crawled, tmp_path / "s.sqlite")
 
 
 def fetch(store: Path, server: Sandbox, *options: object, exclude: object = "none") -> int:
@@ -160,25 +164,6 @@ def test_titles_of_strangers_are_never_paths(store: Path, site: Sandbox) -> None
     assert fetch(store, site, "--limit", 2) == 0
     assert not list(store.parent.parent.rglob("escaped*"))
     assert len(list((store.parent / "out").glob("*.flac"))) == 2
-
-
-@pytest.mark.slow
-def test_killed_fetch_goes_on_and_keeps_finished_files(store: Path, site: Sandbox, root: Path) -> None:
-    scores = write_scores(store.parent / "scores.csv", falling_scores(site))
-    out = store.parent / "out"
-    arguments = ["--scores", str(scores), "--exclude", "none", "--out", str(out), "--limit", "30"]
-    command = [sys.executable, "-m", "data_tools", "fetch", str(store), *arguments]
-    process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(list(out.glob("*.flac"))) < 5 and process.poll() is None:
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    kept = {path: path.read_bytes() for path in out.glob("*.flac")}
-    assert kept
-    assert subprocess.run(command, cwd=root, check=False, stdout=subprocess.DEVNULL).returncode == 0
-    assert all(path.read_bytes() == content for path, content in kept.items())
-    assert len(read_manifest(out / "manifest.jsonl")) == 30
-    assert not list(out.glob(".*"))
 
 
 @pytest.mark.parametrize(

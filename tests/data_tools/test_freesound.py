@@ -1,9 +1,6 @@
 """A crawl stores exactly the readable sounds, whatever happens, within the limits, and keeps its key."""
 
 import random
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +37,11 @@ def test_crawl_stores_every_sound_with_one_request_per_block(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("no_waits")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_faulty_server_with_broken_and_missing_sounds_is_read_completely(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
-    broken, nulls = draw.sample(range(1, 400), 3), draw.sample(range(1, 400), 10)
-    with served(Sandbox(400, seed, faults=0.1, broken=broken, nulls=nulls)) as server:
+    broken, nulls = draw.sample(range(1, 250), 3), draw.sample(range(1, 250), 10)
+    with served(Sandbox(250, seed, faults=0.1, broken=broken, nulls=nulls)) as server:
         assert crawl(tmp_path / "s.sqlite") == 0
         assert stored(tmp_path / "s.sqlite") == truth(server)
 
@@ -72,21 +69,6 @@ def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(
         assert crawl(path) == 0
         assert stored(path) == truth(server)
         assert len(server.seen) - before == 1 + 7 - 4, "finished blocks are not read again"
-
-
-@pytest.mark.slow
-def test_killed_crawls_lose_nothing(tmp_path: Path, root: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    with served(Sandbox(3000)) as server:
-        draw = random.Random(0)
-        for _ in range(8):
-            command = [sys.executable, "-m", "data_tools", "crawl", str(path), *FAST]
-            process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(draw.uniform(0.3, 1.5))
-            process.kill()
-            process.wait()
-        assert crawl(path) == 0
-        assert stored(path) == truth(server)
 
 
 def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,13 +87,7 @@ def _broken_recipes(folder: Path, recipe: dict[str, Any]) -> None:
         (
             "hub",
             "model.text",
-            {
-                "kind": "published",
-                "model": "nobody/nothing",
-                "dim": 8,
-                "head": "linear",
-                "trainable": False,
-            },
+            {"kind": "published", "model": "nobody/nothing", "dim": 8, "head": "linear", "trainable": False},
         ),
         ("edition", "rank.evaluation.edition", 2021),
         ("large_batch", "stages.only.batch_size", 99),
@@ -156,16 +150,21 @@ def original(world: Path, tmp_path_factory: pytest.TempPathFactory, unbroken: Pa
 
 
 @pytest.fixture
-def desk(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the folder as the current one; it must be unchanged at the end."""
-    shutil.copytree(original, tmp_path / "desk")
-    monkeypatch.chdir(tmp_path / "desk")
+def desk(original: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder as the current one; it must be unchanged at the end."""
+    monkeypatch.chdir(original)
     for variable in ("FREESOUND_API_KEY", "FREESOUND_API"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    before = contents(tmp_path / "desk")
-    yield tmp_path / "desk"
-    assert contents(tmp_path / "desk") == before
+    before = _stamps(original)
+    yield original
+    assert _stamps(original) == before
+
+
+def _stamps(folder: Path) -> dict[Path, tuple[int, int] | None]:
+    """Size and time of each file; None for a folder."""
+    facts = ((path, path.stat()) for path in folder.rglob("*"))
+    return {path: None if path.is_dir() else (found.st_size, found.st_mtime_ns) for path, found in facts}
 
 
 def refusal(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -15,20 +15,8 @@ def noise(seed: int, seconds: float, slope: float = 0.0) -> Wave:
     return (wave / np.abs(wave).max() / 2).astype(np.float32)
 
 
-def with_noise(wave: Wave, decibels: float, seed: int, slope: float = 0.0) -> Wave:
-    """The wave and noise that has so many dB less power over the whole of it."""
-    added = noise(seed, (len(wave) + 1) / RATE, slope)[: len(wave)]
-    return wave + added * np.sqrt(np.mean(wave**2) / np.mean(added**2)) * np.float32(10 ** (-decibels / 20))
-
-
 def tone(frequency: float, seconds: float = 5.0) -> Wave:
     return (0.3 * np.sin(2 * np.pi * frequency * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
-
-
-def beeps(frequency: float, period: float, seconds: float = 5.0) -> Wave:
-    """A tone in the first half of every period."""
-    there = np.arange(int(seconds * RATE)) / RATE % period < period / 2
-    return (tone(frequency, seconds) * there).astype(np.float32)
 
 
 def everyday(kind: str, seed: int) -> Wave:

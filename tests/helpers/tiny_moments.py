@@ -13,7 +13,6 @@ from data_tools.moments import Moment, read_moments, write_moments
 
 SECONDS = 8.0
 SIZES = {"development": 40, "validation": 8, "evaluation": 12}
-HOP = 0.08  # of the frames: four log-mel columns of 20 ms
 
 
 def make_moments(folder: Path, sizes: dict[str, int] | None = None) -> Path:

@@ -114,6 +114,7 @@ def test_metrics_of_two_queries_by_hand() -> None:
 REVERSED = {"reversed_as_long_as_a_truth", "outside_empty_or_reversed_predictions"}  # IoU 0 / 0, which `check` refuses
 
 
+@pytest.mark.slow
 def test_metrics_match_the_official_script_to_printed_decimals(golden: dict[str, Any]) -> None:
     cases = golden["cases"] | {"castella_val": golden["castella_val"]}
     assert len(cases) == 19

@@ -51,7 +51,7 @@ def test_first_copy_of_a_key_counts(tmp_path: Path) -> None:
     assert sum(len(path.read_bytes().splitlines()) for path in files(tmp_path, "index")) == 2
 
 
-@pytest.mark.parametrize("cut", range(1, 30))
+@pytest.mark.parametrize("cut", [1, 2, 9, 29])
 def test_cut_line_of_a_killed_process_is_ignored(tmp_path: Path, cut: int) -> None:
     bank = opened(tmp_path)
     bank.store("a", series(1))
@@ -125,6 +125,7 @@ def test_series_after_a_full_disk_go_to_another_file(tmp_path: Path, monkeypatch
     assert [len(again.read(key)) for key in "abc"] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_hundred_thousand_series_open_in_three_seconds(tmp_path: Path) -> None:
     bank, row = opened(tmp_path, 1), np.ones((1, 1), np.float16)
     for number in range(100_000):

@@ -20,10 +20,7 @@ def test_memory_errors_of_torch_and_numpy_become_kit_errors() -> None:
         raise MemoryError
 
     for full in (torch_finds_none, numpy_finds_none):
-        with (
-            pytest.raises(KitError, match="machine"),
-            memory_errors("the model", "make it smaller"),
-        ):
+        with pytest.raises(KitError, match="machine"), memory_errors("the model", "make it smaller"):
             full()
     with pytest.raises(RuntimeError, match="another"), memory_errors("the model", "make it smaller"):
         raise RuntimeError("another")

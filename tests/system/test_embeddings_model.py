@@ -213,10 +213,7 @@ def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path
         ({"id": ["a", "b"], "embedding": [[1.0]]}, "shorter"),
         ({"id": ["a"], "embedding": [1.0]}, "shape"),
         ({"id": ["a"], "embedding": [["x"]]}, "convert"),
-        (
-            {"id": ["a", "a"], "embedding": [[1.0], [2.0]]},
-            "second",
-        ),
+        ({"id": ["a", "a"], "embedding": [[1.0], [2.0]]}, "second"),
         ({"text": ["a"], "embedding": [[1.0]]}, "cannot be read as embeddings"),
         ({"id": ["a"]}, "cannot be read as embeddings"),
         ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "no embeddings"),

@@ -12,7 +12,7 @@ import torch
 from data_tools.errors import KitError
 from system.audio.logmel import LogMel
 from system.audio.mel import audioset_log_mel
-from system.audio.network import exact_arithmetic, groups_of_equal_length
+from system.audio.network import groups_of_equal_length
 from system.audio.yamnet import Yamnet, YamnetLayers
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
@@ -185,20 +185,9 @@ def test_groups_have_equal_lengths_up_to_a_maximum_total() -> None:
     assert list(groups_of_equal_length([20], 10)) == [[0]]
 
 
-def test_precision_settings_are_restored_at_the_end_of_exact_arithmetic() -> None:
-    torch.set_float32_matmul_precision("high")
-    try:
-        with exact_arithmetic():
-            assert torch.get_float32_matmul_precision() == "highest"
-            assert torch.is_inference_mode_enabled()
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-
-def test_logmel_and_yamnet_process_a_ten_minute_clip(tmp_path: Path, shared: Path) -> None:
-    wave = np.random.default_rng(0).normal(0, 0.05, 600 * 16_000).astype(np.float32)
-    assert LOGMEL.load(CPU)([wave])[0].shape == (7501, 128)
+def test_logmel_and_yamnet_process_a_clip_of_a_minute(tmp_path: Path, shared: Path) -> None:
+    wave = np.random.default_rng(0).normal(0, 0.05, 60 * 16_000).astype(np.float32)
+    assert LOGMEL.load(CPU)([wave])[0].shape == (751, 128)
     frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load(CPU)([wave])[0]
-    assert frames.shape[0] == 1 + -(-(600 * 16_000 - 15_600) // 7680)
+    assert frames.shape[0] == 1 + -(-(60 * 16_000 - 15_600) // 7680)
     assert np.isfinite(frames).all()

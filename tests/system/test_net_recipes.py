@@ -91,23 +91,12 @@ def require_refused(mistake: tuple[Path, int, str, str], folder: Path, capsys: p
     assert key in error, path
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(24))
 def test_planted_mistake_is_refused_with_its_key_and_line(
     seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_refused(planted(seed), tmp_path, capsys)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_number_out_of_range_and_name_of_nothing_are_refused_with_key_and_line(
-    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     require_refused(planted_in_place(seed), tmp_path, capsys)
-
-
-@pytest.mark.parametrize("path", recipes(), ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
-def test_shipped_recipe_loads(path: Path) -> None:
-    assert load_recipe(path).recipe.stages or "rank" in yaml.safe_load(path.read_text())
 
 
 # Frames (values, Hz of the audio) of each expert, parameters by part (without those of a text model that is not here),
@@ -128,11 +117,7 @@ SEEDS_MEAN: dict[str, dict[str, object]] = {
         "parameters": [480_354, 252_000, 0, 732_354],
         "stages": [(71_880, 32)],
     },
-    "baseline2022": {
-        "frames": [(64, 44100)],
-        "parameters": [480_354, 252_000, 0, 732_354],
-        "stages": [(89_850, 32)],
-    },
+    "baseline2022": {"frames": [(64, 44100)], "parameters": [480_354, 252_000, 0, 732_354], "stages": [(89_850, 32)]},
 }
 
 

@@ -30,139 +30,109 @@ def series(*rows: tuple[list[float], float]) -> FrameSeries:
     return FrameSeries([torch.tensor(values) for values, _ in rows], edges, grids)
 
 
-class TestSeveral:
-    """Windows that a moment overlaps with, by hand and against every labelling."""
+def test_moment_windows_of_a_model_averaged_with_itself_equal_its_windows() -> None:
+    score = MomentScore()
+    asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
+    alone = find_windows([(score, asked)], Decoding())
+    for one, other in zip(find_windows([(score, asked)] * 2, Decoding()), alone, strict=True):
+        assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
+        assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
+        assert one.frames == pytest.approx(other.frames, abs=1e-12)
 
-    def test_moment_windows_of_a_model_averaged_with_itself_equal_its_windows(self) -> None:
-        score = MomentScore()
-        asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
-        alone = find_windows([(score, asked)], Decoding())
-        for one, other in zip(find_windows([(score, asked)] * 2, Decoding()), alone, strict=True):
-            assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
-            assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
-            assert one.frames == pytest.approx(other.frames, abs=1e-12)
 
-    def test_probability_that_a_moment_overlaps_a_window_matches_hand_values(self) -> None:
-        """Four frames of 1 s. [0, 3] has an IoU of 2 / 3 with [1, 3], and of 0.75 with [0, 4]."""
-        table = np.full((4, 4), -np.inf)
-        table[1, 2], table[0, 2], table[0, 3], table[3, 3] = np.log([0.4, 0.2, 0.3, 0.1])
-        asked = np.array([[1.0, 3.0], [0.0, 3.0], [0.0, 4.0], [3.0, 4.0], [0.8, 3.0], [0.5, 1.0]])
-        expected = [0.4, 0.2 + 0.3, 0.2 + 0.3, 0.1, 0.4 + 0.2, 0.0]
-        assert overlap_probability(asked, as_scores(table), np.arange(5.0)) == pytest.approx(expected)
+def test_probability_that_a_moment_overlaps_a_window_matches_hand_values() -> None:
+    """Four frames of 1 s. [0, 3] has an IoU of 2 / 3 with [1, 3], and of 0.75 with [0, 4]."""
+    table = np.full((4, 4), -np.inf)
+    table[1, 2], table[0, 2], table[0, 3], table[3, 3] = np.log([0.4, 0.2, 0.3, 0.1])
+    asked = np.array([[1.0, 3.0], [0.0, 3.0], [0.0, 4.0], [3.0, 4.0], [0.8, 3.0], [0.5, 1.0]])
+    expected = [0.4, 0.2 + 0.3, 0.2 + 0.3, 0.1, 0.4 + 0.2, 0.0]
+    assert overlap_probability(asked, as_scores(table), np.arange(5.0)) == pytest.approx(expected)
 
-    @pytest.mark.parametrize("seed", range(4))
-    def test_probability_that_a_moment_overlaps_a_window_matches_sum_over_all_windows(self, seed: int) -> None:
-        """Frames of any width, the last two of width 0; windows with any edges, some after the end."""
-        rng = np.random.default_rng(seed)
-        edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
-        edges = np.append(edges, edges[[-1, -1]])
-        table = np.where(np.triu(np.ones((11, 11))) > 0, np.log(rng.uniform(0, 0.02, (11, 11))), -np.inf)
-        asked = [sorted(rng.choice(np.unique(edges), 2, replace=False)) for _ in range(20)]
-        asked += [sorted(rng.uniform(0, edges[-1] + 1, 2)) for _ in range(20)]
-        for window in np.array(asked):
-            inside = np.minimum(window, edges[-1])
-            expected = 0.0
-            for i in range(11):
-                for j in range(i, 11):
-                    moment = np.array([[edges[i], edges[j + 1]]])
-                    if edges[j + 1] > edges[i] and inside[1] > inside[0] and iou(moment, inside)[0] >= IOU - 1e-9:
-                        expected += np.exp(table[i, j])
-            (found,) = overlap_probability(window[None], as_scores(table), edges)
-            assert found == pytest.approx(min(expected, 1.0), abs=1e-9)
 
-    def test_moment_at_the_end_with_zero_width_frames_is_found(self) -> None:
-        """61 frames of 1 s in 60 s, as the published frames of Clotho-Moment may be."""
-        values = torch.tensor([0.0] * 50 + [1.0] * 11)
-        grid = Grid(1.0, 0.5)
-        asked = FrameSeries([values], [grid.edges(61, 60.0)], [grid])
-        (found,) = find_windows([(MomentScore(), asked)], Decoding())
-        assert found.windows[0][:2] == (50, 60)
-        assert found.windows[0].score > 0.9
+@pytest.mark.parametrize("seed", range(4))
+def test_probability_that_a_moment_overlaps_a_window_matches_sum_over_all_windows(seed: int) -> None:
+    """Frames of any width, the last two of width 0; windows with any edges, some after the end."""
+    rng = np.random.default_rng(seed)
+    edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
+    edges = np.append(edges, edges[[-1, -1]])
+    table = np.where(np.triu(np.ones((11, 11))) > 0, np.log(rng.uniform(0, 0.02, (11, 11))), -np.inf)
+    asked = [sorted(rng.choice(np.unique(edges), 2, replace=False)) for _ in range(20)]
+    asked += [sorted(rng.uniform(0, edges[-1] + 1, 2)) for _ in range(20)]
+    for window in np.array(asked):
+        inside = np.minimum(window, edges[-1])
+        expected = 0.0
+        for i in range(11):
+            for j in range(i, 11):
+                moment = np.array([[edges[i], edges[j + 1]]])
+                if edges[j + 1] > edges[i] and inside[1] > inside[0] and iou(moment, inside)[0] >= IOU - 1e-9:
+                    expected += np.exp(table[i, j])
+        (found,) = overlap_probability(window[None], as_scores(table), edges)
+        assert found == pytest.approx(min(expected, 1.0), abs=1e-9)
 
-    def test_window_end_rounded_past_the_end_of_the_recording_is_kept(self) -> None:
-        grid = Grid(1.0, 0.5)
-        values = torch.tensor([0.0] * 6 + [1.0] * 2)
-        asked = FrameSeries([values], [grid.edges(8, 7.6)], [grid])
-        (found,) = find_windows([(MomentScore(), asked)], Decoding(round_to=1))
-        assert found.windows[0][:2] == (6, 8)
-        assert found.windows[0].score > 0.9
 
-    def test_windows_with_equal_scores_are_ordered_by_start_then_length(self) -> None:
-        asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
-        found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
-        assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
+def test_moment_at_the_end_with_zero_width_frames_is_found() -> None:
+    """61 frames of 1 s in 60 s, as the published frames of Clotho-Moment may be."""
+    values = torch.tensor([0.0] * 50 + [1.0] * 11)
+    grid = Grid(1.0, 0.5)
+    asked = FrameSeries([values], [grid.edges(61, 60.0)], [grid])
+    (found,) = find_windows([(MomentScore(), asked)], Decoding())
+    assert found.windows[0][:2] == (50, 60)
+    assert found.windows[0].score > 0.9
 
-    def test_forty_separate_events_give_thirty_candidate_windows_per_model(self) -> None:
-        """More than the ten of a submission: the eleventh of a model may be another's first."""
-        table = np.full((80, 80), -np.inf)
-        for n in range(40):
-            table[2 * n, 2 * n] = -1.0 - n / 10
-        found = overlap_candidates(as_scores(table), np.arange(81.0), Decoding())
-        assert found.tolist() == [[2 * n, 2 * n + 1] for n in range(30)]
 
-    def test_windows_of_several_models_may_lie_where_only_one_model_has_frames(self) -> None:
-        """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
-        values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
-        members = [
-            (MomentScore(), FrameSeries([torch.zeros(40)], [Grid(0.5, 0.25).edges(40, 30.0)], [Grid(0.5, 0.25)])),
-            (MomentScore(), FrameSeries([values], [Grid(1.0, 0.5).edges(30, 30.0)], [Grid(1.0, 0.5)])),
-        ]
-        (found,) = find_windows(members, Decoding(round_to=1))
-        assert found.windows[0][:2] == (24, 29)
+def test_window_end_rounded_past_the_end_of_the_recording_is_kept() -> None:
+    grid = Grid(1.0, 0.5)
+    values = torch.tensor([0.0] * 6 + [1.0] * 2)
+    asked = FrameSeries([values], [grid.edges(8, 7.6)], [grid])
+    (found,) = find_windows([(MomentScore(), asked)], Decoding(round_to=1))
+    assert found.windows[0][:2] == (6, 8)
+    assert found.windows[0].score > 0.9
 
-    @pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
-    def test_windows_of_models_with_different_frame_rates_are_combined(self, hops: tuple[float, float]) -> None:
-        """One is sure of 2 to 5 s, the other of 9 to 11 s and less of 2 to 5 s: the mean has both, the first before."""
-        members = []
-        for hop, sure in zip(hops, ({(2, 5): 1.0}, {(9, 11): 0.9, (2, 5): 0.8}), strict=True):
-            grid = Grid(hop, hop / 2)
-            centres = grid.centres(round(12 / hop))
-            values = np.zeros(len(centres))
-            for (start, end), value in sure.items():
-                values[(centres >= start) & (centres < end)] = value
-            members.append(
-                (MomentScore(), FrameSeries([torch.tensor(values)], [grid.edges(len(centres), 12.0)], [grid]))
-            )
-        (found,) = find_windows(members, Decoding())
-        first, second = found.windows[:2]
-        assert first[:2] == pytest.approx((2, 5), abs=0.25)
-        assert second[:2] == pytest.approx((9, 11), abs=0.25)
-        assert second.score < 0.7 < first.score
-        assert len(found.frames) == round(12 / min(hops))
 
-    def test_frames_combined_from_several_models_are_averages_over_time(self) -> None:
-        """A frame of 2 s with frames of 1 s: half of each; probabilities of one frame alone by hand."""
-        score = MomentScore()
-        members = [(score, series(([0.5, 0.5], 1.0))), (score, series(([0.9], 2.0)))]
-        (found,) = find_windows(members, Decoding())
-        e, f = 10 * 0.5 - 3, 10 * 0.9 - 3
-        weights = {(0, 0): 0.0, (1, 0): e - 2, (0, 1): e - 2, (1, 1): 2 * e}
-        total = sum(map(np.exp, weights.values()))
-        one = (np.exp(weights[1, 0]) + np.exp(weights[1, 1])) / total
-        assert found.frames == pytest.approx([(one + 1 / (1 + np.exp(-f))) / 2] * 2, abs=1e-6)
+def test_windows_with_equal_scores_are_ordered_by_start_then_length() -> None:
+    asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
+    found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
+    assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
 
-    def test_window_edges_are_rounded_before_scoring(self) -> None:
-        (found,) = find_windows([(MomentScore(), series(([0.0, 0.0, 1.0, 1.0, 0.0], 0.7)))], Decoding(round_to=1))
-        assert found.windows[0][:2] == (1, 3)
-        assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
 
-    def test_moment_windows_are_found_for_extreme_frame_scores(self) -> None:
-        score = MomentScore()
-        with torch.no_grad():
-            score.scale.fill_(200.0), score.offset.fill_(-900.0)
-        (found,) = find_windows([(score, series(([0.1, 0.2], 1.0)))] * 2, Decoding())
-        assert found.windows
+def test_forty_separate_events_give_thirty_candidate_windows_per_model() -> None:
+    """More than the ten of a submission: the eleventh of a model may be another's first."""
+    table = np.full((80, 80), -np.inf)
+    for n in range(40):
+        table[2 * n, 2 * n] = -1.0 - n / 10
+    found = overlap_candidates(as_scores(table), np.arange(81.0), Decoding())
+    assert found.tolist() == [[2 * n, 2 * n + 1] for n in range(30)]
 
-    def test_windows_stay_within_a_recording_that_ends_inside_a_frame(self) -> None:
-        """4.6 s: five frames of 1 s, and nine of half a second."""
-        members = [
-            (MomentScore(), FrameSeries([torch.rand(n)], [Grid(h, h / 2).edges(n, 4.6)], [Grid(h, h / 2)]))
-            for n, h in ((5, 1.0), (9, 0.5))
-        ]
-        (found,) = find_windows(members, Decoding())
-        assert found.edges[-1] == pytest.approx(4.6)
-        assert all(0 <= start < end <= 4.6 for start, end, _ in found.windows)
-        assert ((found.frames >= 0) & (found.frames <= 1)).all()
+
+def test_windows_of_several_models_may_lie_where_only_one_model_has_frames() -> None:
+    """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
+    values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
+    members = [
+        (MomentScore(), FrameSeries([torch.zeros(40)], [Grid(0.5, 0.25).edges(40, 30.0)], [Grid(0.5, 0.25)])),
+        (MomentScore(), FrameSeries([values], [Grid(1.0, 0.5).edges(30, 30.0)], [Grid(1.0, 0.5)])),
+    ]
+    (found,) = find_windows(members, Decoding(round_to=1))
+    assert found.windows[0][:2] == (24, 29)
+
+
+def test_moment_windows_are_found_for_extreme_frame_scores() -> None:
+    score = MomentScore()
+    with torch.no_grad():
+        score.scale.fill_(200.0), score.offset.fill_(-900.0)
+    (found,) = find_windows([(score, series(([0.1, 0.2], 1.0)))] * 2, Decoding())
+    assert found.windows
+
+
+def test_windows_stay_within_a_recording_that_ends_inside_a_frame() -> None:
+    """4.6 s: five frames of 1 s, and nine of half a second."""
+    members = [
+        (MomentScore(), FrameSeries([torch.rand(n)], [Grid(h, h / 2).edges(n, 4.6)], [Grid(h, h / 2)]))
+        for n, h in ((5, 1.0), (9, 0.5))
+    ]
+    (found,) = find_windows(members, Decoding())
+    assert found.edges[-1] == pytest.approx(4.6)
+    assert all(0 <= start < end <= 4.6 for start, end, _ in found.windows)
+    assert ((found.frames >= 0) & (found.frames <= 1)).all()
 
 
 def test_recording_with_too_many_frames_is_refused() -> None:
@@ -217,19 +187,3 @@ def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
                 if iou(moment, window)[0] >= IOU - 1e-9:
                     expected += np.exp(table[i, j]) * np.array([edges[i], edges[j + 1], 1.0])
         assert found == pytest.approx(expected, abs=1e-9)
-
-
-def test_decoding_settings_raise_frame_scores_and_refine_window_edges() -> None:
-    score = MomentScore()
-    asked = series(([-0.2, 0.1, 0.2, -0.3, 0.3], 1.0), ([0.1, -0.4, -0.2], 0.5))
-    plain, heard, both = (
-        find_windows([(score, asked)], Decoding(**settings))  # type: ignore[arg-type]
-        for settings in ({}, {"heard": 0.999}, {"heard": 0.999, "mean_edges": True})
-    )
-    for query in range(2):
-        assert heard[query].frames.sum() > plain[query].frames.sum()
-        assert [one.score for one in both[query].windows] == [one.score for one in heard[query].windows]
-    assert [one.windows for one in both] != [one.windows for one in heard]
-    twice = find_windows([(score, asked)] * 2, Decoding(heard=0.999, mean_edges=True))
-    for one, other in zip(twice, both, strict=True):
-        assert [pytest.approx(tuple(window), abs=1e-4) for window in one.windows] == list(map(tuple, other.windows))

@@ -37,10 +37,7 @@ def test_figures_draw_every_metric_with_its_label(tmp_path: Path, monkeypatch: p
         }
 
     assert shown(drawn["loss"]) == {"training": [2, 1, 2], "validation": [3, 2, 3]}
-    assert shown(drawn["violations"]) == {
-        "full margin": [0.5] * 3,
-        "relaxed margin": pytest.approx([0.1, 0.2, 0.1]),
-    }
+    assert shown(drawn["violations"]) == {"full margin": [0.5] * 3, "relaxed margin": pytest.approx([0.1, 0.2, 0.1])}
     assert shown(drawn["similarity"]) == {"matching pairs": [0.6] * 3, "hardest negatives": [0.3] * 3}
     assert shown(drawn["accuracy"]) == {"m1": pytest.approx([0.2, 0.4, 0.2])}
     (stage_line,) = [line for line in drawn["loss"].axes[0].lines if str(line.get_label()).startswith("_")]

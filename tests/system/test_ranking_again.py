@@ -100,16 +100,6 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_changed_training_settings_are_refused_in_an_existing_run(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    change(later=entry(edition=2025))
-    arguments = ["run", "mine.yaml", "--set", "stages.finetune.batch_size=9", "--out", "runs/tiny_s3"]
-    assert main(arguments) == 1
-    said = "runs/tiny_s3 is a run with other settings (stages.finetune.batch_size); "
-    assert said in capsys.readouterr().err
-
-
 def test_blind_set_is_ranked_after_it_arrives(
     desk: Path, world: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -324,19 +314,6 @@ def test_broken_blind_set_leaves_the_run_unchanged(desk: Path, world: Path, caps
     assert "column" in capsys.readouterr().err
 
 
-def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mean = {"kind": "mean", "of": ["evaluation", "blind"], "edition": 2025, "csv": False}
-    for entries, key in (
-        ({"blind": blind(stage="odd")}, "blind.stage"),
-        ({"blind": blind(), "mixed": mean}, "mixed.of"),
-    ):
-        change(**entries)
-        assert main(["check", "mine.yaml"]) == 1
-        assert f"rank.{key}" in capsys.readouterr().err
-
-
 def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "tiny_s3"]) == 0
     assert "run        runs/tiny_s3\n" in capsys.readouterr().out
@@ -354,18 +331,6 @@ def test_changed_entry_whose_blind_set_is_gone_has_no_old_result(desk: Path, wor
     assert main(["run", "mine.yaml"]) == 0
     assert not result()["blind"], "the old scores are of another checkpoint"
     assert not list(Path("runs/tiny_s3").rglob("blind.*"))
-
-
-def test_blind_set_that_arrives_during_training_waits_for_the_next_run(
-    desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change(blind=blind())
-    with monkeypatch.context() as patched:
-        patched.setattr("system.experiments.run.train", lambda *_: unpack(world))
-        assert main(["run", "mine.yaml"]) == 0
-    assert not result()["blind"]
-    assert main(["run", "mine.yaml"]) == 0
-    assert "blind" in result()["blind"]
 
 
 def test_blind_set_that_no_csv_can_hold_is_refused_before_training(

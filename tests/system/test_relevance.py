@@ -8,15 +8,7 @@ import pytest
 import tiny
 
 from data_tools.errors import KitError
-from system.losses.cider import (
-    Cider,
-    CiderAmong,
-    CiderD,
-    PercentileFactor,
-    Relevance,
-    margin_factor,
-    regex_tokens,
-)
+from system.losses.cider import Cider, CiderAmong, CiderD, PercentileFactor, Relevance, margin_factor, regex_tokens
 
 WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
 

@@ -11,7 +11,7 @@ from system.__main__ import main
 
 
 def test_custom_edition_with_seven_clips_works_in_all_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    world = tiny.make_world(tmp_path / "tones", tiny.SIZES | {"evaluation": 7})
+    world = tiny.make_world(tmp_path / "tones", {"development": 12, "validation": 4, "evaluation": 7})
     content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
     strict = tiny.write_recipe(tmp_path / "strict.yaml", content)
     assert main(["check", str(strict)]) == 1

@@ -89,9 +89,7 @@ def test_words_with_nearly_equal_vectors_are_scored_separately() -> None:
     assert (found[0] - found[1]).item() == pytest.approx(1e-3, rel=0.2)
 
 
-def test_memory_for_scores_of_frames_against_words_is_bounded_in_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_for_scores_of_frames_against_words_is_bounded_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors kept for the backward pass, by their size, while the whole has 64 times the places."""
     monkeypatch.setattr(scoring, "AT_ONCE", 1 << 10)
     clips, captions = made(6, [16] * 16, dim=2), made(7, [16] * 16, dim=2)

@@ -183,42 +183,7 @@ def test_batch_of_a_step_is_the_same_from_any_first_step(world: World) -> None:
     assert whole[2].captions == expected.captions
 
 
-@pytest.mark.parametrize("with_relevance", [False, True])
-def test_batches_of_the_next_steps_are_prefetched(world: World, with_relevance: bool) -> None:
-    asked: list[int] = []
-
-    class Spied(Sampler):
-        def batch(self, step: int) -> list[Item]:
-            asked.append(step)
-            return super().batch(step)
-
-    spied = Spied([make_items(world.clips, "clip")], "size", 8, 2, (1, 0))
-    batches(world, spied, 2, relevance=world.relevance if with_relevance else None, step=4)
-    assert asked == ([4, 5, 6] if with_relevance else [4, 5, 6, 7, 8])
-
-
 def test_errors_of_the_thread_that_reads_batches_are_raised(world: World) -> None:
     broken = Features(world.features.banks, {})
     with closing(read_batches(sampler(world), broken, None, CPU)) as found, pytest.raises(KeyError):
         next(found)
-
-
-@pytest.mark.parametrize("at_once", [None, 5])
-def test_scores_are_float32_for_any_embedding_dtype(
-    world: World, at_once: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Embeddings of 16 bits, leaves of the cache too, are widened before they are compared."""
-    seen: set[torch.dtype] = set()
-    model = world.model(0.0)
-    batch_scores = model.batch_scores
-
-    def spied(batch: Any, clips: Any, captions: Any) -> Any:
-        seen.update({clips.values.dtype, captions.values.dtype} if at_once else {torch.float32})
-        scores = batch_scores(batch, clips, captions)
-        seen.add(scores.scores_by_caption.dtype)
-        return scores
-
-    monkeypatch.setattr(model, "batch_scores", spied)
-    stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
-    add_gradients(model, collate(world.items, world.features, world.relevance), stage, "bf16", scaler())
-    assert seen == {torch.float32}

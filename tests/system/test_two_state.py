@@ -7,11 +7,7 @@ import pytest
 import torch
 from window_tables import frame_posteriors, moment_posteriors
 
-from system.moments.labellings import (
-    log_likelihood,
-    log_partition,
-    raise_scores,
-)
+from system.moments.labellings import log_likelihood, log_partition, raise_scores
 
 F64 = torch.float64
 Runs = list[tuple[int, int]]
