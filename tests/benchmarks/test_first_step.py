@@ -45,7 +45,7 @@ print(json.dumps({"files": len({name for name, _ in functions}), "functions": le
 """
 
 
-@pytest.mark.slow
+@pytest.mark.benchmark
 def test_few_python_files_are_loaded_before_the_first_training_step(root: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(root)}
     features = [sys.executable, "-m", "system", "run", "--until=features", str(root / "recipes/quickstart.yaml")]

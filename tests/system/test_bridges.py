@@ -167,18 +167,3 @@ def test_mteb_gives_the_figures_of_the_kit_in_both_directions(unbroken: Path, wo
         for k in (1, 5, 10):
             assert scores[f"hit_rate_at_{k}"] == pytest.approx(own[f"{hits}@{k}"], abs=1e-5)
         assert scores["map_at_10"] == pytest.approx(own["mAP@10"], abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_mteb_ranks_recordings_by_a_model_of_moments(moments_run: Path, moments_manifest: Path) -> None:
-    model = load_model(moments_run)
-    clips = read_manifest(moments_manifest)[:12]
-    queries = [Query(str(n), clip.captions[0], [clip.id]) for n, clip in enumerate(clips) if clip.captions]
-    assert len(queries) > 5
-    sounds, texts = columns(clips, queries)
-    relevant = {query.id: dict.fromkeys(query.relevant or (), 1) for query in queries}
-    (scores,) = by_mteb(model, task("Moments", "t2a", sounds, texts, relevant))
-    own = summarise(ranks_in_matrix(model.matrix(queries, model.open(clips)))).values
-    assert scores["map_at_10"] == pytest.approx(own["mAP@10"], abs=1e-5)
-    assert scores["recall_at_1"] == pytest.approx(own["R@1"], abs=1e-5)

@@ -1,4 +1,4 @@
-"""Two and three processes against one: kinds of ranking, mixed and cut clips, moments."""
+"""Three processes against one: kinds of ranking, mixed and cut clips, moments."""
 
 import json
 from pathlib import Path
@@ -86,12 +86,12 @@ def one(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def several(request: pytest.FixtureRequest, recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs of several processes."""
+@pytest.fixture(scope="module")
+def several(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the runs of three processes."""
     folder = tmp_path_factory.mktemp("several")
     commands = [["run", path, "--out", folder / name] for name, path in recipes.items()]
-    done = together(request.param, commands, folder)
+    done = together(3, commands, folder)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 

@@ -1,4 +1,4 @@
-"""A small PaSST learns real recordings from files to ranks, and a killed run goes on as if nothing had happened."""
+"""A small PaSST learns real recordings from files to ranks."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import tiny
-from outcomes import COUNTED, digest, kill_after, lines
+from outcomes import COUNTED
 
 from data_tools.manifest import Clip, write_manifest
 
@@ -81,13 +81,8 @@ def finished(root: Path, recipe: Path, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_passt_overfits_recordings_and_resumes_bit_identically(root: Path, recipe: Path, tmp_path: Path) -> None:
+def test_passt_overfits_recordings(root: Path, recipe: Path, tmp_path: Path) -> None:
+    """Its runs that are killed are those of test_stand_ins."""
     whole = finished(root, recipe, tmp_path / "whole")
     assert whole["mAP@10"] == 1.0
     assert whole["untrained"] < 0.6
-    for steps in (3, 23):  # in the first epoch, and between two checkpoints
-        kill_after(started(root, recipe, tmp_path / "killed"), tmp_path / "killed", steps)
-    again = finished(root, recipe, tmp_path / "killed")
-    assert again["mAP@10"] == 1.0
-    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
-    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")

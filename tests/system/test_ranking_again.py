@@ -201,22 +201,6 @@ def test_changed_blind_set_is_ranked_again(desk: Path, world: Path, caplog: pyte
     assert "ranking the new" not in caplog.text
 
 
-def test_ranking_of_a_deleted_blind_set_is_kept(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    unpack(world)
-    change(blind=blind(), blind_last=blind(checkpoint="last"))
-    assert main(["run", "mine.yaml"]) == 0
-    noted = result()["blind"]
-    kept = {path: path.read_bytes() for path in Path("runs/tiny_s3").glob("s*/blind*")}
-    assert len(kept) == 6
-    shutil.rmtree("set")
-    change(later=entry(edition=2025))
-    assert main(["run", "mine.yaml"]) == 0
-    assert list(result()["rank"]) == ["evaluation", "later"]
-    assert result()["blind"] == noted
-    assert "not ranked yet" not in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in kept} == kept
-
-
 @pytest.mark.parametrize("there_first", [False, True])
 def test_run_uses_the_blind_sets_that_exist_when_it_starts(
     there_first: bool, desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
@@ -331,19 +315,6 @@ def test_changed_entry_whose_blind_set_is_gone_has_no_old_result(desk: Path, wor
     assert main(["run", "mine.yaml"]) == 0
     assert not result()["blind"], "the old scores are of another checkpoint"
     assert not list(Path("runs/tiny_s3").rglob("blind.*"))
-
-
-def test_blind_set_that_no_csv_can_hold_is_refused_before_training(
-    desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    unpack(world)
-    write_table(Path("set/captions.csv"), ["caption"], [["a low note"], ["a low note"]])
-    change(blind=blind())
-    trained: list[int] = []
-    monkeypatch.setattr("system.experiments.run.train", lambda *_: trained.append(1))
-    assert main(["run", "mine.yaml"]) == 1
-    assert "a low note" in capsys.readouterr().err
-    assert not trained
 
 
 def test_mean_takes_the_scores_of_other_runs_and_models(desk: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 from outcomes import refused
 
 from data_tools.errors import DataError, KitError
@@ -108,16 +107,6 @@ def test_embeddings_are_written_as_npz(
     assert main(["embed", str(unbroken), str(world), "--raw", "--out", str(tmp_path / "raw.npz")]) == 0
     raw = np.load(tmp_path / "raw.npz")["embedding"]
     assert np.allclose(raw[: len(clips)], model.encode_audio(world, normalize=False), atol=1e-6)
-
-
-def test_python_interface_accepts_numpy_arrays_of_file_names_and_numpy_integers(model: Retriever, folder: Path) -> None:
-    paths = [str(folder / f"{number}.wav") for number in range(2)]
-    expected = model.encode_audio(paths)
-    for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
-        assert np.array_equal(model.encode_audio(names), expected)
-    assert model.search(TEXTS, folder, top=np.int64(2)) == model.search(TEXTS, folder, top=2)
-    wave, rate = soundfile.read(paths[0])
-    assert np.allclose(model.encode_audio(wave, rate=np.int64(rate)), expected[:1], atol=1e-4)
 
 
 WAVE = np.zeros(1000)

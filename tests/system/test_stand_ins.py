@@ -1,4 +1,4 @@
-"""The recipe of the 2025 baseline on all data, with a hundred made files per set in the published formats."""
+"""The recipe of the 2025 baseline on all data, with a few made files per set in the published formats."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ import yaml
 from outcomes import digest, kill_after, lines
 from test_passt_run import finished, started
 
-CLIPS = 100
+CLIPS = 24
 WORDS = ["a", "dog", "barks", "while", "rain", "falls", "on", "water", "and", "birds", "sing", "near", "cars"]
 MP3 = "wavcaps/WavCaps_mp3/Audio"
 CONSTANT = {"bitrate_mode": "CONSTANT"}
@@ -72,7 +72,7 @@ def write_captions(data: Path) -> None:
         path = data / f"wavcaps/json_files/{part}_final.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"num_captions_per_audio": 1, "data": items}))
-    (data / "wavcaps/dcase2025_task6_excluded_freesound_ids.csv").write_text("sound_id\n3\n77\n")
+    (data / "wavcaps/dcase2025_task6_excluded_freesound_ids.csv").write_text("sound_id\n3\n7\n")
 
 
 def small(root: Path, folder: Path) -> Path:

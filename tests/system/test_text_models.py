@@ -1,7 +1,6 @@
 """Published text models: files that determine their vectors, prompts, positions, models without a transformer."""
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from itertools import product
@@ -16,7 +15,7 @@ from quick import first_quick
 from data_tools.classify.embed import embed, load_sentence_transformer, position_count
 from data_tools.errors import KitError
 from system.audio.hub import Ast
-from system.models.text import JointText, Published, published
+from system.models.text import JointText, Published
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TEXT = "A Café dog barks, then a deep tone sounds"
@@ -228,36 +227,3 @@ def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: P
     found = embed([TEXT], str(tmp_path / "half"), tmp_path / "vectors")
     assert found.dtype == expected.dtype
     assert float((found * expected).sum()) > 0.999  # both of unit length
-
-
-def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(published, "AT_ONCE", 4)
-    monkeypatch.setattr("data_tools.cli.PROGRESS_SECONDS", 0.0)
-    caplog.set_level(logging.INFO)
-    captions = [f"a dog barks {n}" for n in range(10)]
-    encoder = tokens("mean", bert_folder(tmp_path / "m"), tmp_path / "banks")
-    compute, calls = encoder.vectors, []
-
-    def two_parts(texts: list[str]) -> torch.Tensor:
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        calls.append(texts)
-        return compute(texts)
-
-    monkeypatch.setattr(encoder, "vectors", two_parts)
-    with pytest.raises(KeyboardInterrupt):
-        encoder.prepare(captions)
-    assert len(encoder.bank) == 8
-    lines = [record.message for record in caplog.records]
-    assert any("embedding 10 captions by" in line and "4/10" in line for line in lines)
-    again = tokens("mean", tmp_path / "m", tmp_path / "banks")
-    counted: list[int] = []
-    monkeypatch.setattr(again, "vectors", lambda texts: counted.append(len(texts)) or compute(texts))
-    again.prepare(captions)
-    assert counted == [2]
-    fresh = tokens("mean", tmp_path / "m", tmp_path / "fresh")
-    for other in (again, fresh):
-        other.head = torch.nn.Identity()
-    assert torch.allclose(again(captions).values, fresh(captions).values, atol=1e-5)

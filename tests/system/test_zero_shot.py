@@ -92,18 +92,6 @@ def test_zero_shot_run_has_the_scores_of_the_published_model(folder: Path, run: 
     assert "untrained" not in (run / "log.txt").read_text()
 
 
-def test_zero_shot_submission_files_are_written_and_checked(run: Path, tmp_path: Path) -> None:
-    scores = str(run / "scores/evaluation.npy")
-    for edition in ("2022", "2025"):
-        out = str(tmp_path / f"{edition}.csv")
-        assert submission(["write", scores, "--edition", edition, "--out", out]) == 0
-    ranked = [line.split(",") for line in (tmp_path / "2022.csv").read_text().splitlines()]
-    assert [len(row) for row in ranked] == [11] * 12
-    matrix = read_scores(run / "scores/evaluation.npy")
-    assert ranked[1][1] == matrix.file_names[int(matrix.values[matrix.query_texts.index(ranked[1][0])].argmax())]
-    assert [len(line.split(",")) for line in (tmp_path / "2025.csv").read_text().splitlines()] == [12] * 12
-
-
 def test_zero_shot_run_is_packed_with_a_description_of_its_own(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
