@@ -44,6 +44,16 @@ def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
     assert links > 30
 
 
+def test_each_number_of_three_decimals_appears_in_only_one_readme(root: Path) -> None:
+    """Figures of at least three decimals; deviations (after ±), differences (with a sign) and the ledger may repeat."""
+    stands_in: dict[str, Path] = {}
+    for path in readmes(root):
+        text = re.sub(r"± [\d.]+", "", path.read_text().partition("## Ledger")[0])
+        for figure in re.findall(r"(?<![\w.+-])\d+\.\d{3,}(?![\w.])", text):
+            assert stands_in.setdefault(figure, path) == path, f"{figure} is in {stands_in[figure]} and in {path}"
+    assert len(stands_in) > 100
+
+
 @functools.cache
 def program(room: str) -> Any:
     return typer.main.get_command(importlib.import_module(f"{room}.__main__").app)

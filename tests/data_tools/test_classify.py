@@ -89,7 +89,7 @@ def test_separable_texts_are_learnt_and_random_labels_are_not() -> None:
     assert not np.array_equal(scores, cross_fit(vectors, labels, groups, seed=1))
     shuffled = draw.permutation(labels)
     found = cross_fit(draw.normal(0, 1, (400, 16)), shuffled, groups)
-    assert 0.35 < ((found > 0.5) == shuffled).mean() < 0.65
+    assert 0.4 < ((found > 0.5) == shuffled).mean() < 0.6
 
 
 class Letters:

@@ -310,3 +310,31 @@ def test_dry_run_of_get_fetches_nothing(mirror: str, tmp_path: Path, capsys: pyt
     assert main(command(tmp_path, mirror, "--dry-run")) == 0
     assert "lbar data clotho" in capsys.readouterr().out
     assert not (tmp_path / "data").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@needs_7z
+@pytest.mark.parametrize("room", [16_384, 65_536])
+def test_get_reports_a_full_disk_and_is_resumed_after_space_is_freed(
+    mirror: str, small_disk: Path, tmp_path: Path, room: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small_disk / "other").write_bytes(bytes(2 * 2**20 - room))
+    text = failure(capsys, *command(tmp_path, mirror))
+    assert text.startswith(f"error: {small_disk}/clotho/clotho_")
+    assert "free disk space" in text
+    (small_disk / "other").unlink()
+    assert main(command(tmp_path, mirror)) == 0
+    assert len(read_manifest(small_disk / "clotho.jsonl")) == 9
+    assert main(["check", str(small_disk / "clotho.jsonl")]) == 0

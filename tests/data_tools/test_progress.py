@@ -114,3 +114,13 @@ def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
         assert f"epoch {n}: a line of its own" in screen, screen
     assert "after it" in screen
     assert re.search(r"finetune: 100%.*loss 3", output)
+
+
+@pytest.mark.slow
+def test_quiet_verb_shows_no_bar(root: Path, tmp_path: Path) -> None:
+    command = f"-q scenes {tmp_path} --seed 1 --development 4 --validation 4 --evaluation 4"
+    verb = "import sys; from data_tools.__main__ import main; sys.exit(main({!r}.split()))"
+    assert "100%" in shown_in_a_terminal(root, verb.format(command[3:].replace(str(tmp_path), f"{tmp_path}/loud")))
+    quiet = shown_in_a_terminal(root, verb.format(command.replace(str(tmp_path), f"{tmp_path}/quiet")))
+    assert len(quiet.splitlines()) == 1, quiet
+    assert "12 clips" in quiet

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from data_tools.audio import read_audio
+
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
 RATE = 16_000
 SCALES: dict[str, tuple[float, float]] = {  # of standard normal numbers, and a constant; without he
@@ -66,3 +68,26 @@ def wave(clip: str) -> torch.Tensor:
     a, b = (golden()[f"{letter}_wave_int16"].astype(np.float32) / 32_768 for letter in "AB")
     samples = {"A": a, "A3": a[:48_000], "B": b, "C": np.concatenate([a, b, a[::-1], a[:104_000]])}[clip]
     return torch.from_numpy(np.ascontiguousarray(samples))[None]
+
+
+def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndarray:
+    """(N,) -> (T, 128) float64 by NumPy alone: Kaldi's filter bank under a Hann window to a power."""
+    count = 1 + (len(samples) - 400) // 160
+    columns = np.stack([samples[160 * k : 160 * k + 400] for k in range(count)]).astype(np.float64) * scale
+    columns -= columns.mean(1, keepdims=True)
+    columns = np.concatenate([columns[:, :1] * 0.03, columns[:, 1:] - 0.97 * columns[:, :-1]], 1)
+    window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 399)) ** exponent
+    power = np.abs(np.fft.rfft(columns * window, 512)) ** 2
+    mel = 1127 * np.log(1 + np.arange(257) * 31.25 / 700)
+    edges = np.linspace(1127 * np.log(1 + 20 / 700), 1127 * np.log(1 + 8000 / 700), 130)
+    step = edges[1] - edges[0]
+    basis = np.maximum(0, 1 - np.abs(mel[:, None] - edges[None, 1:-1]) / step)
+    basis[-1] = 0
+    result: np.ndarray = np.log(np.maximum(power @ basis, 2.0**-23))
+    return result
+
+
+def recordings(shared: Path) -> list[np.ndarray]:
+    """Six recordings of ESC-10 at 16 kHz, of different classes."""
+    paths = sorted((shared / "data/esc10/audio").glob("*.flac"))
+    return [read_audio(path, RATE) for path in paths[:: max(1, len(paths) // 6)][:6]]

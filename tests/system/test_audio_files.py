@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import augmented
 import numpy as np
 import pytest
 import soundfile
 import tiny
+from outcomes import digest, lines
 from safetensors.numpy import load_file
 from threads import one_thread  # noqa: F401  a fixture
 
@@ -70,6 +72,18 @@ def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(
         differing, samples = differing + int((steps > 0).sum()), samples + steps.size
     print(f"{differing} of {samples:,} samples differ by one 16-bit step")
     assert differing < samples / 1000
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_run_on_audio_files_matches_uninterrupted_run(
+    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.narrowed(monkeypatch)
+    path = recipe(mp3s, tmp_path / "files")
+    trained(path, tmp_path / "run")
+    augmented.killed_and_resumed(path, tmp_path / "again", 5, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert lines(tmp_path / "again") == lines(tmp_path / "run")
 
 
 def test_run_that_reads_audio_files_ranks_and_embeds(

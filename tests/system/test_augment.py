@@ -9,7 +9,7 @@ import augmented
 import numpy as np
 import pytest
 from augmented import ALTERNATIVES, clip, table
-from outcomes import refused
+from outcomes import digest, lines, refused
 
 from data_tools.errors import DataError
 from data_tools.manifest import Clip, read_manifest
@@ -75,6 +75,15 @@ def test_alternative_captions_are_drawn_with_expected_frequencies(tmp_path: Path
     assert shares == pytest.approx({"Dogs bark.": 0.7, "x": 0.1, "y": 0.1, "z": 0.1}, abs=0.01)
 
 
+def test_probability_1_replaces_all_captions_with_alternatives(tmp_path: Path) -> None:
+    augmentation = Augmentation(
+        replacing(table(tmp_path / "a.csv", ALTERNATIVES, ("rain.wav", 0, "x")), 1), [DOGS, RAIN]
+    )
+    items = [Item(RAIN, ("It rains.",), (0,)), Item(DOGS, ("Dogs bark.",), (0,))]
+    for step in range(50):
+        assert [item.captions for item in augmentation(items, [step])] == [("x",), ("Dogs bark.",)]
+
+
 def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world: Path, tmp_path: Path) -> None:
     clips = [one for one in read_manifest(world) if one.split == "development"]
     augmentation = Augmentation(replacing(augmented.alternatives(world, tmp_path / "a.csv")), clips)
@@ -87,6 +96,13 @@ def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world
         assert any(set(before.captions) & set(after.captions) for before, after in pairs)
     again = Sampler([items], "size", 8, 2, (1, 0), augmentation)
     assert again.batch(3) == changed.batch(3)
+
+
+def test_caption_replacements_are_drawn_again_in_every_step(tmp_path: Path) -> None:
+    augmentation = Augmentation(replacing(small(tmp_path)), [DOGS, RAIN])
+    sampler = Sampler([[Item(DOGS, (DOGS.captions[1],), (1,))] * 2], "size", 2, None, (1,), augmentation)
+    assert len({item.captions for step in range(40) for item in sampler.batch(step)}) == 3
+    assert len({tuple(item.captions for item in sampler.batch(step)) for step in range(40)}) > 3
 
 
 @pytest.mark.parametrize(
@@ -147,6 +163,23 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("at_step", [2, 5])
+def test_killed_and_resumed_augmented_run_matches_uninterrupted_run(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_step: int
+) -> None:
+    augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", at_step, monkeypatch)
+    assert digest(tmp_path / "again") == digest(trained / "run")
+    assert lines(tmp_path / "again") == lines(trained / "run")
+
+
+def test_caption_augmentation_changes_the_training_metrics(trained: Path, world: Path, tmp_path: Path) -> None:
+    assert (
+        main(["run", "--until=training", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")])
+        == 0
+    )
+    assert lines(tmp_path / "run") != lines(trained / "run")
+
+
 def test_vocabulary_includes_words_of_replacement_captions(trained: Path) -> None:
     words = json.loads((trained / "run/vocabulary.json").read_text())
     assert {"seems", "apparently", "deep"} <= set(words)
@@ -159,6 +192,18 @@ def test_frozen_text_encoder_embeds_alternatives_before_training(
     monkeypatch.setattr("system.models.text.encoder.TextEncoder.prepare", lambda _, texts: seen.extend(texts))
     assert main(["run", "--until=training", str(trained / "augmented.yaml"), "--out", str(tmp_path / "run")]) == 0
     assert set(augmented.column(trained / "alternatives.csv", "alternative")) < set(seen)
+
+
+def test_resuming_with_a_changed_alternatives_file_is_refused(
+    trained: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = augmented.alternatives(world, tmp_path / "alternatives.csv")
+    path = augmented.recipe(world, tmp_path, {"captions": {"file": str(file), "probability": 0.5}})
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
+    (tmp_path / "run/only/done.json").unlink()
+    file.write_text(file.read_text().replace("apparently", "perhaps"))
+    said = refused(capsys, "run", "--until=training", path, "--out", tmp_path / "run")
+    assert f"{file} changed since this run began" in said
 
 
 def test_check_reports_augmentation_and_missing_files(

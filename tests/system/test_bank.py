@@ -51,7 +51,7 @@ def test_first_copy_of_a_key_counts(tmp_path: Path) -> None:
     assert sum(len(path.read_bytes().splitlines()) for path in files(tmp_path, "index")) == 2
 
 
-@pytest.mark.parametrize("cut", [1, 2, 9, 29])
+@pytest.mark.parametrize("cut", range(1, 30, 2))
 def test_cut_line_of_a_killed_process_is_ignored(tmp_path: Path, cut: int) -> None:
     bank = opened(tmp_path)
     bank.store("a", series(1))

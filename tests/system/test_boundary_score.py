@@ -95,6 +95,15 @@ def test_scores_raised_to_a_given_probability_of_a_moment_give_exactly_this_prob
     assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
 
 
+def test_scores_of_each_recording_are_raised_separately_to_the_given_probability() -> None:
+    """Two recordings of different scores get different rises."""
+    scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
+    more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)
+    assert entered.shape == scores.shape
+    assert torch.allclose(more - scores, entered + 1)
+    assert (entered[1] > entered[0] + 1).all()
+
+
 def test_boundary_weights_match_hand_values() -> None:
     """W gives the change of frames for entering, and their sum for leaving; frame 0 has a frame of zeros before it."""
     score = BoundaryScore(2)

@@ -1,5 +1,11 @@
 """Exported models in sentence-transformers and on the hub, and models in mteb, against the kit's own numbers."""
 
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -7,7 +13,6 @@ import numpy as np
 import pytest
 import soundfile
 from huggingface_hub import ModelCard
-from outcomes import refused
 from sentence_transformers import SentenceTransformer
 
 from data_tools.errors import KitError
@@ -81,28 +86,78 @@ def test_card_of_an_export_has_the_scores_of_its_checkpoint(exported: Path, unbr
     assert data.datasets == ["tones"]
 
 
-class Hub:
-    """Stands in for the hub's client: it notes the files of an upload, or refuses."""
+class Hub(BaseHTTPRequestHandler):
+    """Stands in for the hub: it takes a new repository and one commit of files."""
 
-    files: ClassVar[list[str]] = []
+    received: ClassVar[dict[str, Any]] = {}
 
-    def create_repo(self, name: str, **_: object) -> str:
-        if name == "me/refused":
-            raise OSError("no route")
-        return f"https://hub/{name}"
+    def do_POST(self) -> None:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        answer: dict[str, Any] = {"url": f"http://{self.headers['Host']}/me/model", "name": "me/model"}
+        if self.path.endswith("preupload/main"):
+            files = json.loads(body)["files"]
+            answer = {"files": [one | {"uploadMode": "regular", "shouldIgnore": False} for one in files]}
+        elif self.path.endswith("commit/main"):
+            lines = [json.loads(line)["value"] for line in body.splitlines()]
+            Hub.received |= {line["path"]: line for line in lines if "path" in line}
+            answer |= {
+                "commitUrl": f"http://{self.headers['Host']}/me/model/commit/1",
+                "commitOid": "1",
+                "success": True,
+            }
+        self._say(answer)
 
-    def upload_folder(self, folder_path: Path, **_: object) -> None:
-        Hub.files += [path.name for path in folder_path.rglob("*") if path.is_file()]
+    def do_GET(self) -> None:
+        self._say({"id": "me/model", "sha": "0", "siblings": [], "lastCommit": None})
+
+    def _say(self, answer: Any) -> None:
+        content = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: Any) -> None:
+        pass
 
 
-def test_export_is_uploaded_whole_and_stays_if_the_hub_refuses(
-    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("system.bridges.hub.HfApi", Hub)
-    assert main(["export", str(unbroken), "--out", str(tmp_path / "a"), "--push", "me/model"]) == 0
-    assert "https://hub/me/model" in capsys.readouterr().out
-    assert {"README.md", "model.safetensors", "recipe.json", "modules.json"} <= set(Hub.files)
-    assert "me/refused" in refused(capsys, "export", unbroken, "--out", tmp_path / "b", "--push", "me/refused")
+@pytest.mark.slow
+def test_export_is_uploaded_whole_and_stays_if_the_hub_refuses(unbroken: Path, tmp_path: Path, root: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = f"http://127.0.0.1:{server.server_port}"
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": place,
+        "HF_TOKEN": "hf_x",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",
+    }
+
+    def push(name: str, out: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "system", "export", str(unbroken), "--out", str(out), "--push", name]
+        return subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment)
+
+    done = push("me/model", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    assert "uploaded: " in done.stdout
+    written = {path.relative_to(tmp_path / "a").as_posix() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    assert set(Hub.received) >= {"README.md", "model.safetensors", "recipe.json", "modules.json"}
+    assert set(Hub.received) == written
+    server.shutdown()
+    server.server_close()
+    refused = push("me/model", tmp_path / "b")
+    assert refused.returncode == 1
+    assert "not uploaded" in refused.stderr
+    assert "Traceback" not in refused.stderr
     assert (tmp_path / "b/model.safetensors").exists()
 
 
@@ -167,3 +222,18 @@ def test_mteb_gives_the_figures_of_the_kit_in_both_directions(unbroken: Path, wo
         for k in (1, 5, 10):
             assert scores[f"hit_rate_at_{k}"] == pytest.approx(own[f"{hits}@{k}"], abs=1e-5)
         assert scores["map_at_10"] == pytest.approx(own["mAP@10"], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_mteb_ranks_recordings_by_a_model_of_moments(moments_run: Path, moments_manifest: Path) -> None:
+    model = load_model(moments_run)
+    clips = read_manifest(moments_manifest)[:12]
+    queries = [Query(str(n), clip.captions[0], [clip.id]) for n, clip in enumerate(clips) if clip.captions]
+    assert len(queries) > 5
+    sounds, texts = columns(clips, queries)
+    relevant = {query.id: dict.fromkeys(query.relevant or (), 1) for query in queries}
+    (scores,) = by_mteb(model, task("Moments", "t2a", sounds, texts, relevant))
+    own = summarise(ranks_in_matrix(model.matrix(queries, model.open(clips)))).values
+    assert scores["map_at_10"] == pytest.approx(own["mAP@10"], abs=1e-5)
+    assert scores["recall_at_1"] == pytest.approx(own["R@1"], abs=1e-5)

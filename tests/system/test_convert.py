@@ -17,6 +17,8 @@ TFLITE = "data/yamnet/yamnet.tflite"
 @pytest.mark.slow
 def test_converted_yamnet_matches_dequantised_layers(shared: Path, tmp_path: Path) -> None:
     assert main(["convert", str(shared / TFLITE), "--out", str(tmp_path / "made/layers.npz")]) == 0
+    assert main(["convert", str(shared / TFLITE), "--out", str(tmp_path / "again.npz")]) == 0
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "made/layers.npz").read_bytes()
     expected = np.load(shared / "data/yamnet/yamnet_layers_float32_dequantised.npz")
     with np.load(tmp_path / "made/layers.npz") as found:
         assert found.files == expected.files

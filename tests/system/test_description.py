@@ -2,8 +2,10 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -12,10 +14,14 @@ import torch
 from data_tools.manifest import caption_queries, read_manifest, write_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
+from submission.package import meta
+from submission.runs.entry import open_entry
 from submission.runs.record import write_clips
 from system.experiments import run
 from system.experiments.summary import describe_data, report
 from system.features.extract import Features, build_features
+from system.models.audio.heads import ExpertHeadsEncoder
+from system.models.batch import Series
 from system.ranking.embedding import embed_clips
 from system.recipe.data import Data
 from system.recipe.load import load_recipe
@@ -67,6 +73,26 @@ def test_clips_csv_lists_paths_and_lengths(unbroken: Path, tmp_path: Path, world
         assert [row["seconds"] for row in csv.DictReader(file)] == ["", ""]
 
 
+def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken: Path, tmp_path: Path) -> None:
+    """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    result = json.loads((folder / "result.json").read_text())
+    result["parameters"]["frozen"] = {"audio": 1000, "text": 500}
+    (folder / "result.json").write_text(json.dumps(result))
+    recipe = json.loads((folder / "resolved.json").read_text())
+    recipe["model"]["audio"] |= {"kind": "panns", "weights": "w/ResNet38.pth", "spec_augment": {"time_stripes": 2}}
+    recipe["model"]["text"] = {"kind": "word_vectors", "vectors": "w/news.bin"}
+    (folder / "resolved.json").write_text(json.dumps(recipe))
+    finished = open_entry(str(folder))
+    trained = sum(result["parameters"]["trained"].values())
+    assert sum(meta.count_parameters([finished])) == trained + 1500
+    described = meta.describe([finished])
+    assert (described["data_augmentation"], described["word_embeddings"]) == (["SpecAugment"], ["news.bin"])
+    assert meta.external_items([finished]).keys() >= {"ResNet38.pth", "news.bin"}
+    assert submission(["report", str(folder)]) == 0
+
+
 def test_embeddings_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
     """An order by length that is not its own inverse: of three clips, each goes to the place of the next."""
     trained = open_trained(unbroken)
@@ -103,6 +129,34 @@ def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: P
     assert shared_clips(trained, named[2:], data) == [named[2]]
     assert shared_clips(trained[1:], named[3:], data) == [], "no id is no match"
     assert shared_clips([trained[1]._replace(quick_sha256=data.quick_checksum(named[3]))], named, data) == [named[3]]
+
+
+def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
+    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once untrained and once a checkpoint: scores come of one pass, a mean of the files."""
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1))
+    one = content["rank"]["evaluation"]
+    content["rank"] = {name: one | {"checkpoint": name} for name in ("loss", "m1", "m2")}
+    content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
+    path = tiny.write_recipe(tmp_path / "four.yaml", content)
+    embedded: list[int] = []
+    heads, rank = ExpertHeadsEncoder.forward, run.RunRanking
+
+    def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
+        embedded.append(len(audio["logmel"].lengths))
+        return heads(encoder, audio)
+
+    def only_ranking(*arguments: Any) -> Any:
+        embedded.clear()
+        return rank(*arguments)
+
+    monkeypatch.setattr(ExpertHeadsEncoder, "forward", counting)
+    monkeypatch.setattr(run, "RunRanking", only_ranking)
+    made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
+    pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
+    assert sum(embedded) == 4 * pool
+    assert made.file("clips", "mean").read_text().splitlines()[0] == "clip,path,seconds"
 
 
 def test_run_with_a_single_query_is_reported_without_interval(

@@ -110,6 +110,21 @@ def test_single_process_verb_under_torchrun_is_refused(
 
 
 @pytest.mark.slow
+def test_study_with_two_processes_writes_one_table(manifest: Path, tmp_path: Path) -> None:
+    recipe = content(manifest, tmp_path, epochs=1)
+    recipe["rank"] = tiny.recipe(manifest, tmp_path, only={})["rank"]
+    tiny.write_recipe(tmp_path / "r.yaml", recipe)
+    study = {"name": "several", "recipe": "r.yaml", "seeds": [1], "cells": {"a": {}, "b": {"stages.only.epochs": 2}}}
+    path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
+    done = together(2, [["run", path, "--runs", tmp_path / "runs"]], tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "runs" / "several" / "table.md").read_text()
+    assert "| a |" in table
+    assert "| b |" in table
+    assert done.stdout.count("| b |") == 1
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_losses_of_three_processes_match_one_process(manifest: Path, tmp_path: Path) -> None:
     every = cases(manifest, tmp_path)

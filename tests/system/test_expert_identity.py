@@ -55,3 +55,14 @@ def test_resuming_training_with_other_frames_is_refused(
     (run / "finetune/done.json").unlink()
     message = refused(capsys, "run", "--until=training", recipe, "--out", run)
     assert "experts.logmel.version changed since this run began" in message
+
+
+def test_run_with_changed_expert_settings_is_refused(
+    unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    inputs = read_json(run / "provenance.json")["inputs"]
+    inputs["experts.logmel"] |= {"version": 0, "bands": 31}
+    rewrite(run / "provenance.json", inputs=inputs)
+    message = refused(capsys, "export", run, "--out", tmp_path / "model")
+    assert "another bands of the expert logmel" in message

@@ -12,7 +12,7 @@ import torch
 from data_tools.errors import KitError
 from system.audio.logmel import LogMel
 from system.audio.mel import audioset_log_mel
-from system.audio.network import groups_of_equal_length
+from system.audio.network import exact_arithmetic, groups_of_equal_length
 from system.audio.yamnet import Yamnet, YamnetLayers
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
@@ -183,6 +183,17 @@ def test_bank_key_of_an_expert_depends_on_settings_but_not_weight_paths(shared: 
 def test_groups_have_equal_lengths_up_to_a_maximum_total() -> None:
     assert list(groups_of_equal_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
     assert list(groups_of_equal_length([20], 10)) == [[0]]
+
+
+def test_precision_settings_are_restored_at_the_end_of_exact_arithmetic() -> None:
+    torch.set_float32_matmul_precision("high")
+    try:
+        with exact_arithmetic():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert torch.is_inference_mode_enabled()
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_logmel_and_yamnet_process_a_clip_of_a_minute(tmp_path: Path, shared: Path) -> None:

@@ -13,7 +13,7 @@ import tiny_moments
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.__main__ import main as data_tools
-from data_tools.errors import KitError
+from data_tools.errors import AudioError, KitError
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.package.meta import count_parameters, external_items, networks
@@ -102,6 +102,44 @@ def test_recipe_with_published_features_runs_without_audio(
             for window in json.loads(line)["pred_relevant_windows"] for w in window].count(0.0) > 0  # fmt: skip
 
 
+def test_moments_of_recordings_that_the_manifest_lacks_are_refused(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = made(published)
+    kept = [line for line in manifest.read_text().splitlines(keepends=True) if "-blind_02" not in line]
+    manifest.write_text("".join(kept))
+    path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
+    lost = r"moments.jsonl, line \d+: the recording -blind_02 is not"
+    assert main(["check", str(path)]) != 0
+    assert re.search(lost, capsys.readouterr().out)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert re.search(lost, capsys.readouterr().err)
+
+
+def test_castella_release_is_a_moments_file(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = recipe(made(published), tmp_path)
+    content["data"]["train"]["moments"] = str(published / "castella_train_release.jsonl")
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["check", str(path)]) == 0
+
+
+def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Path) -> None:
+    build = lambda clips: build_features(clips, {"msclap": EXPERT}, tmp_path / "banks")  # noqa: E731
+    expected = build(read_manifest(made(published)))
+    for path in sorted((published / "features").glob("*.npz")):
+        np.save(path.with_suffix(".npy"), np.load(path)["features"])
+        path.unlink()
+    clips = read_manifest(made(published))
+    assert {Path(clip.path).suffix for clip in clips} == {".npy"}
+    found = build(clips)
+    assert len(clips) == len(found.keys) == 46
+    for clip in clips:
+        before = expected.frames("msclap", clip.id.replace(".npy", ".npz"))
+        assert np.array_equal(found.frames("msclap", clip.id), before)
+
+
 def test_recording_without_features_is_counted_and_left_out(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +160,40 @@ def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
     other = EXPERT.model_copy(update={"array": "other"})
     assert other.read(str(tmp_path / "a.npz")).shape == (1, VALUES)
     assert (EXPERT.frames_per_second, EXPERT.first_centre) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (np.zeros((3, VALUES + 1)), "values"),
+        (np.zeros((0, VALUES)), r"shape \(0, 12\)"),
+        (np.zeros(VALUES), r"shape \(12,\)"),
+        (np.full((2, VALUES), np.nan), "NaN"),
+        (np.array([["a"] * VALUES]), "<U1"),
+    ],
+)
+def test_arrays_of_wrong_shape_or_type_are_refused_as_frames(tmp_path: Path, content: np.ndarray, said: str) -> None:
+    np.savez(tmp_path / "a.npz", features=content)
+    with pytest.raises(AudioError, match=said):
+        EXPERT.read(str(tmp_path / "a.npz"))
+
+
+def test_files_without_frames_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", hidden=np.zeros((2, VALUES)))
+    with pytest.raises(AudioError, match="features"):
+        EXPERT.read(str(tmp_path / "a.npz"))
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
+    (tmp_path / "c.npz").write_bytes(b"RIFF....WAVE")
+    (tmp_path / "d.npz").write_bytes(b"")
+    np.savez(tmp_path / "e.npz", features=np.array([{}, {}], object))
+    for name in ("b.npz", "c.npz", "d.npz", "e.npz"):
+        with pytest.raises(AudioError, match=name):
+            EXPERT.read(str(tmp_path / name))
+    with pytest.raises(AudioError, match="such"):
+        EXPERT.read(str(tmp_path / "missing.npz"))
+    (tmp_path / "f.wav").write_bytes((tmp_path / "a.npz").read_bytes())
+    with pytest.raises(AudioError, match="frames"):
+        EXPERT.read(str(tmp_path / "f.wav"))
 
 
 def test_check_reads_feature_files_instead_of_audio(published: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,15 @@ def test_text_encoder_removes_the_characters_listed_in_its_settings(minilm: str,
     assert encoder.without_known_words(["...", "dog", ""]) == ["...", ""]
 
 
+def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm: str, tmp_path: Path) -> None:
+    encoder = settings(minilm, trainable=True).build([], tmp_path).eval()
+    encoder.save_assets(tmp_path)
+    again = settings(str(tmp_path / "text"), trainable=True).build([], tmp_path).eval()
+    again.head.load_state_dict(encoder.head.state_dict())
+    with torch.no_grad():
+        assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
+
+
 def test_missing_text_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match="nowhere"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
@@ -80,6 +89,17 @@ def test_missing_text_model_and_unsupported_dropout_are_refused(minilm: str, tmp
     AutoTokenizer.from_pretrained(minilm).save_pretrained(tmp_path / "other")
     with pytest.raises(KitError, match="hidden_dropout_prob"):
         settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
+
+
+def test_text_model_without_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, GPT2Config, GPT2Model
+
+    GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=40_000)).save_pretrained(tmp_path / "causal")
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    tokenizer.cls_token = None
+    tokenizer.save_pretrained(tmp_path / "causal")
+    with pytest.raises(KitError, match="first"):
+        settings(str(tmp_path / "causal")).build([], tmp_path)
 
 
 def test_embedding_of_a_caption_cut_to_5_tokens_by_max_tokens_matches_transformers(minilm: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from submission.formats.score_matrix import read_scores
 from submission.metrics.summary import summarise_matrix
 from submission.runs.entry import open_entry
 from system.__main__ import main
-from system.ranking.hubs import Correction, Kind, candidates_of, correct_for_hubs
+from system.ranking.hubs import Correction, Kind, candidates_of, correct_for_hubs, precision_by_correction
 from system.retriever import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -177,6 +177,30 @@ def test_hubness_correction_skips_unreadable_training_clips_and_verb_rank_warns_
     assert found.values == pytest.approx(plain.values, abs=1e-6)
 
 
+def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation_source(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[object] = []
+
+    def counted(*arguments: Any) -> dict[str, float]:
+        chosen.append(arguments)
+        return precision_by_correction(*arguments)
+
+    monkeypatch.setattr("system.ranking.entries.precision_by_correction", counted)
+    manifest = run.parent / "world/manifest.jsonl"
+    content = parse_yaml(hub_recipe(manifest, tmp_path).read_bytes())
+    content["data"]["other"] = {"manifest": str(manifest), "split": "validation"}
+    content["rank"]["corrected"]["validation"] = "other"
+    path, out = tmp_path / "recipe.yaml", ["--out", str(tmp_path / "run")]
+    for change in ((), ("rank", "evaluation", "checkpoint", "mAP@10"), ("data", "other", "split", "development")):
+        if change:
+            content[change[0]][change[1]][change[2]] = change[3]
+        assert main(["run", str(tiny.write_recipe(path, content)), *out]) == 0
+    assert len(chosen) == 3
+    assert main(["run", str(path), *out]) == 0
+    assert len(chosen) == 3
+
+
 def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp_path: Path) -> None:
     folder = run.parent
     manifest = folder / "world/manifest.jsonl"
@@ -234,6 +258,13 @@ def test_hubness_corrections_that_use_the_tested_captions_are_refused(
 ) -> None:
     path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
     assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
+
+
+def test_export_of_a_hubness_corrected_run_warns_that_the_model_lacks_the_correction(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
+    assert "correction" in caplog.text
 
 
 def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answers(run: Path, tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from contextlib import closing
 from pathlib import Path
 
+import augmented
 import numpy as np
 import pytest
 import tiny
 import torch
 from augmented import clip
+from outcomes import digest, lines
 
 from data_tools.manifest import Clip
 from system.__main__ import main
@@ -147,3 +149,6 @@ def test_long_clips_are_cut_in_training_but_not_in_validation(
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert heard[True] == [25_600] * 4
     assert max(heard[False]) == 44_800
+    augmented.killed_and_resumed(path, tmp_path / "again", 4, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert lines(tmp_path / "again") == lines(tmp_path / "run")

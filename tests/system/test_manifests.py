@@ -96,6 +96,13 @@ def test_manifest_with_fewer_clips_than_published_is_reported(wavcaps: Path, cap
     assert "only 3 of 10 published clips" in caplog.text
 
 
+def test_source_with_a_tenth_of_published_clips_missing_is_accepted(wavcaps: Path) -> None:
+    arrive(wavcaps, range(3, 9))
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    assert "9 clips, 9 captions, 0.00 h" in plan(recipe)
+
+
 def test_clotho_manifest_is_made_only_after_unpacking(tmp_path: Path) -> None:
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], [])
     command = f"lbar data clotho {root} --splits development --out {root}/m.jsonl"

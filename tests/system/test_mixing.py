@@ -1,5 +1,6 @@
 """Items that become two clips: the mixture, its captions, its place among losses, and who may not have it."""
 
+import csv
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 import tiny
 import torch
 from augmented import clip, table
-from outcomes import refused
+from outcomes import digest, lines, refused
 
+from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from system.__main__ import main
+from system.batches import loader
 from system.batches.augment import Augment, Augmentation, join_captions, mix_waves
 from system.batches.items import Added, Item
 from system.batches.loader import collate
@@ -67,6 +70,44 @@ def test_waves_of_mixtures_match_hand_values(
     found = mix_waves(*waves, decibels, place)
     assert found.dtype == np.int16
     assert found[:, 0].tolist() == expected
+
+
+def recordings(shared: Path) -> list[np.ndarray]:
+    """Real ones as a bank keeps them, of 1 to 5 seconds, down 20 dB so that no sum is beyond full scale."""
+    with (shared / "data/esc10/esc10.csv").open(encoding="utf-8") as file:
+        names = [row["file_name"] for row in csv.DictReader(file)][::40]
+    draw = np.random.default_rng(0)
+    waves = [read_audio(str(shared / "data/esc10/audio" / name), 32_000) for name in names]
+    return [(one[: draw.integers(32_000, len(one))] * 3276.8).round().astype(np.int16)[:, None] for one in waves]
+
+
+def decibels(wave: np.ndarray) -> float:
+    """Return the level of a wave's mean square in dB."""
+    return 10 * np.log10(sum(float(sample) ** 2 for sample in wave.ravel()) / wave.size)
+
+
+def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
+    waves, draw = recordings(shared), np.random.default_rng(1)
+    assert len(waves) == 10
+    seen = 0
+    for own, other in zip(waves, waves[3:] + waves[:3], strict=True):
+        if not own.any() or not other.any() or decibels(own) < 20:
+            continue
+        level, place = draw.uniform(-5, 5), draw.uniform()
+        found = mix_waves(own, other, level, place).astype(np.int64)
+        assert len(found) == max(len(own), len(other))
+        first = int(place * (abs(len(own) - len(other)) + 1))
+        at, to = (first, first + len(own)) if len(own) < len(other) else (0, len(own))
+        rest = found.copy()
+        rest[at:to] -= own  # only the added part is left
+        start, end = (0, len(other)) if len(own) < len(other) else (first, first + len(other))
+        added = rest[start:end]
+        assert not rest[:start].any()
+        assert not rest[end:].any()
+        assert decibels(own) - decibels(added) == pytest.approx(level, abs=0.05)
+        assert np.corrcoef(added.ravel(), other.ravel())[0, 1] > 0.999
+        seen += 1
+    assert seen >= 5
 
 
 def test_captions_of_mixed_clips_are_joined_with_the_given_text() -> None:
@@ -229,3 +270,29 @@ def test_clip_with_broken_audio_is_not_mixed(
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert "skipped 1 clip that cannot be used" in caplog.text
     assert '"meanwhile"' in (tmp_path / "run/vocabulary.json").read_text(), "captions are joined by a known word"
+
+
+@pytest.mark.slow
+@pytest.mark.collapses  # Cnn14 from scratch, whose batch norms have seen a few steps
+def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.narrowed(monkeypatch)
+    stage = tiny.stage(augment={"mix": MIX | {"joined_by": "meanwhile"}}, epochs=2, steps_per_epoch=2)
+    content = tiny.recipe(world, tmp_path, only=stage)
+    content["model"]["audio"] = tiny.panns(max_seconds=1)
+    path = tiny.write_recipe(tmp_path / "mixed.yaml", content)
+    calls: list[int] = []
+
+    def spied(*arguments: Any) -> np.ndarray:
+        calls.append(1)
+        return mix_waves(*arguments)
+
+    monkeypatch.setattr(loader, "mix_waves", spied)
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert 4 <= len(calls) <= 7 * 8, "in four steps, and three that were made ahead; never in validation"
+    assert '"meanwhile"' in (tmp_path / "run/vocabulary.json").read_text()
+    augmented.killed_and_resumed(path, tmp_path / "again", 4, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert lines(tmp_path / "again") == lines(tmp_path / "run")
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0

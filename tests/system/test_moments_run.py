@@ -12,18 +12,20 @@ import pytest
 import tiny
 import tiny_moments
 from threads import one_thread  # noqa: F401  a fixture
-from tiny_moments import short_fits  # noqa: F401  a fixture
+from tiny_moments import SECONDS, short_fits  # noqa: F401  a fixture
 
 from data_tools.manifest import read_manifest, write_manifest
 from data_tools.moments import write_moments
 from submission.__main__ import main as submission
-from submission.editions import get_moments_edition
+from submission.editions import MOMENTS, get_moments_edition
 from submission.errors import SubmissionError
+from submission.formats.moments import MomentQuery, Moments, MomentTruth
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values
 from submission.runs.entry import open_entry
 from submission.runs.record import RunResult, read_frame_scores
 from system.__main__ import main
+from system.experiments.moments import metrics_of_new_texts, metrics_of_random_windows
 from system.moments.windows import Decoding
 from system.ranking.windows import find_windows, score_recordings
 from system.recipe.data import load_data
@@ -148,6 +150,26 @@ def test_run_with_changed_moments_files_is_refused(
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
 
 
+def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tiny_moments.recipe(manifest, tmp_path)
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["check", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"  data validation .* 8 clips, 16 captions, .*, 16 moments\n", said)
+    assert "120 updates of 16 moments from train" in said
+    bare = tmp_path / "bare.jsonl"  # CASTELLA's clips have no captions
+    write_manifest(bare, [replace(clip, captions=[]) for clip in read_manifest(manifest)])
+    for source in made["data"].values():
+        source["manifest"] = str(bare)
+    tiny.write_recipe(path, made)
+    assert main(["check", str(path)]) == 0
+    assert "MISTAKE" not in capsys.readouterr().out
+    made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
+    tiny.write_recipe(path, made)
+    assert main(["check", str(path)]) == 1
+    assert re.search(r"data train: the moments file .*gone.jsonl is missing; make it with", capsys.readouterr().out)
+
+
 def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path) -> None:
     opened = open_entry(f"{run}:thresholds")
     assert opened.ranked == result_of(run).moments["thresholds"]
@@ -184,7 +206,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     files = {
         "some": [*(one for one in moments if "/evaluation/" in one.clip)][:-1] + blind[-1:],
         "blind": blind,
-        "late": [replace(one, windows=[(tiny_moments.SECONDS, 99.0)]) for one in moments],
+        "late": [replace(one, windows=[(SECONDS, 99.0)]) for one in moments],
     }
     for name, content in files.items():
         write_moments(tmp_path / f"{name}.jsonl", content, clips)
@@ -207,24 +229,71 @@ def test_moment_ranking_errors_are_reported_before_training(
     assert "has no windows" in said("extra", "blind", fit="extra")
     assert "recording" in said("extra", "late", fit="extra")
     monkeypatch.setattr("system.ranking.windows.MAX_FRAMES", 90)
-    assert "101 frames" in said("extra", "blind")
+    assert "evaluation_000.wav has 101 frames" in said("extra", "blind")
+    assert main(["run", "--until=training", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
+    assert "101 frames" in capsys.readouterr().err
+
+
+def test_files_of_removed_moment_entries_are_deleted_with_a_warning(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    shutil.copy(run.parent / "r.yaml", tmp_path / "r.yaml")
+    dropped = ["--set", "rank.thresholds=null"]
+    assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *dropped]) == 0
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("thresholds" in line for line in said)
+    assert not (copied / "submission/thresholds.jsonl").exists()
+    caplog.clear()
+    changed = [*dropped, "--set", "rank.overlap.windows=thresholds"]
+    assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *changed]) == 0
+    assert "overlap" in caplog.text
+
+
+def test_metrics_of_random_windows_match_expected_values() -> None:
+    """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
+    truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl")
+    found = metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
+    assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
+    assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
+
+
+def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_values() -> None:
+    """One of three queries has a text that was trained on. Of the others, one is right."""
+    queries = {str(n): MomentQuery(n, str(n), text, "v", 60.0, [[0, 10]]) for n, text in enumerate("abc")}
+    truth, edition = MomentTruth(queries, "t.jsonl"), MOMENTS["2026"]
+    windows = [[20, 30, 1.0], [0, 10, 1.0], [20, 30, 1.0]]
+    pairs = zip(queries.values(), windows, strict=True)
+    answers = [Moments(query.line, query.qid, query.query, query.vid, [window]) for query, window in pairs]
+    found = metrics_of_new_texts(answers, truth, edition, {"a", "other"})
+    assert found["new_texts"] == 2
+    assert found["figures_of_new_texts"] == pytest.approx(dict.fromkeys(edition.metrics, 0.5))
+    nothing = {"new_texts": 0, "figures_of_new_texts": None}
+    assert metrics_of_new_texts(answers, truth, edition, set("abc")) == nothing
 
 
 @pytest.mark.slow
 def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_fit(
-    manifest: Path, tmp_path: Path
+    manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A model trained on whole clips; the run and its export find the windows of the entry again, without --fit."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=2)
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss"]
     plain = made["rank"]["overlap"]
-    made["rank"] = {"fitted": plain | {"fit": "validation"}, "plain": plain}
+    known = [one for one in tiny_moments.moments_of(manifest) if "/validation/" in one.clip]
+    behind = [replace(one, id=f"{one.id}_behind", windows=[(SECONDS, SECONDS + 1)]) for one in known]
+    write_moments(tmp_path / "more.jsonl", [*known, *behind], read_manifest(manifest))
+    made["data"]["more"] = made["data"]["validation"] | {"moments": str(tmp_path / "more.jsonl")}
+    fits = {"plain": None, "fitted": "validation", "plain_again": None, "fitted_to_more": "more"}
+    made["rank"] = {name: plain | {"fit": fit} for name, fit in fits.items()}
     run, path = tmp_path / "run", tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(run)]) == 0
     found = result_of(run).moments
     assert found["fitted"].figures != found["plain"].figures
+    assert found["plain_again"].figures == found["plain"].figures
     assert found["fitted"].fitted is not None
+    assert found["fitted_to_more"].fitted == found["fitted"].fitted, "not to windows after the end"
     trained = open_trained(run).model.moments.trained_numbers()
     fitted = {name: value for name, value in found["fitted"].fitted if value is not None}
     windows = load_model(run).windows
@@ -240,6 +309,13 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
             assert main(command) == 0
             assert out.read_bytes() == expected
         assert open_trained(model).model.moments.trained_numbers() == pytest.approx(trained, rel=1e-6)
+    other = ["locate", str(run), *asked, "--set", "rank.fitted.checkpoint=loss", "--out", str(out)]
+    assert main(other) == 0
+    assert out.read_bytes() != expected
+    assert "the opened model is not" not in caplog.text
+    (run / "result.json").unlink()
+    load_model(run, cache=tmp_path / "cache").search("a deep tone sounds", manifest)
+    assert "the opened model is not" in caplog.text
 
 
 @pytest.mark.slow

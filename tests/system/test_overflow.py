@@ -81,6 +81,14 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
         state_after_one_epoch(folder / "run")
 
 
+def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "add_gradients", lambda *_: {"loss": torch.tensor(torch.nan)})
+    output = refused(capsys, "run", "--until=training", write(world, tmp_path), "--out", tmp_path / "run")
+    assert "step 0" in output
+
+
 def test_nan_validation_saves_no_checkpoint(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

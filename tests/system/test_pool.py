@@ -1,24 +1,31 @@
 """A folder of one's own: the same clips and the same words for every verb, and no clip embedded twice."""
 
+import errno
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 from formats import stereo, write_format
+from hub_models import hub_folder
 
 from data_tools.manifest import Clip
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.features.bank import Bank
+from system.models.audio import Segments
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.batch import Series
 from system.models.embeddings import Embeddings
 from system.ranking import cache
-from system.ranking.cache import embed_cached
+from system.ranking.cache import _bank, cache_folder, embed_cached
 from system.retriever import Listed, Retriever, list_clips
 from system.runs.open import Trained, open_trained
 from system.serve.server import Search
@@ -180,3 +187,77 @@ def test_unwritable_cache_is_refused(
     assert main(command) == 1
     assert "notes.txt" in capsys.readouterr().err
     assert (folder / "notes.txt").read_text() == "x"
+
+
+def test_ranking_on_a_full_disk_goes_on_once_there_is_room(
+    unbroken: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes one embedding."""
+    argv = verbs(unbroken, folder, tmp_path)
+    assert main([*argv["rank"], "--cache", str(tmp_path / "other")]) == 0
+    expected = read_scores(tmp_path / "s.npy")
+    store, stored = Bank.store, []
+
+    def full(bank: Bank, key: str, values: np.ndarray) -> None:
+        if bank.folder.name.startswith("embeddings-"):
+            if stored:
+                raise OSError(errno.ENOSPC, "No space left on device", f"{bank.folder}/x.frames")
+            stored.append(key)
+        store(bank, key, values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bank, "store", full)
+        assert main(argv["rank"]) == 1
+    assert "x.frames: No space left on device" in capsys.readouterr().err
+    assert main(argv["rank"]) == 0
+    assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
+
+
+def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine/lbar-kit"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache/lbar-kit"
+
+
+@pytest.mark.slow
+def test_two_concurrent_searches_share_the_cache(unbroken: Path, world: Path, tmp_path: Path, root: Path) -> None:
+    """Both give the same answer, and leave a cache without duplicates."""
+    argv = [unbroken, world.parent / "evaluation", TEXT, "--json", "--cache", tmp_path / "cache"]
+    command = [sys.executable, "-m", "system", "search", *map(str, argv)]
+    both = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    output = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert output[0] == output[1]
+    (folder,) = (tmp_path / "cache").glob("embeddings-*")
+    facts = json.loads((folder / "bank.json").read_text())
+    assert len(Bank(folder, facts["dim"], facts["dtype"], facts["identity"])) == 24
+
+
+def hub_audio(folder: Path, **changes: object) -> dict[str, object]:
+    network = {"kind": "clap", "weights": str(folder), "segment_seconds": 2.0, "output": "clip"}
+    return {"kind": "segments", "network": network, "trainable": False, "max_seconds": 30} | changes
+
+
+def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
+    """The folder that keeps an untrained encoder's embeddings of clips; the network's weights are the same for all."""
+    settings = Segments.model_validate(audio)
+    model = SimpleNamespace(audio=settings, text=SimpleNamespace(dim=8))
+    torch.manual_seed(1)
+    return _bank(SimpleNamespace(audio=torch.nn.Linear(2, 2)), model, folder).folder  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
+def test_changed_hub_model_files_use_another_cache_folder(file: str, tmp_path: Path) -> None:
+    same, changed = (Path(shutil.copytree(hub_folder("clap"), tmp_path / name)) for name in ("same", "changed"))
+    (changed / file).write_text((changed / file).read_text().rstrip() + " ")
+    folders = [embeddings_folder(hub_audio(m), tmp_path) for m in (hub_folder("clap"), same, changed)]
+    assert folders[0] == folders[1]
+    assert folders[0] != folders[2]
+
+
+@pytest.mark.parametrize("change", [{"hidden": 4}, {"pooling": "seconds"}, {"max_seconds": 20}])
+def test_other_encoder_settings_use_another_cache_folder(change: dict[str, object], tmp_path: Path) -> None:
+    audio = hub_audio(hub_folder("clap"))
+    assert embeddings_folder(audio, tmp_path) != embeddings_folder(audio | change, tmp_path)

@@ -166,6 +166,45 @@ def test_methods_encode_audio_and_encode_text_give_the_embeddings_of_the_publish
     assert abs(np.linalg.norm(audio) - 1) > 0.1, "not scaled to length 1"
 
 
+@pytest.mark.parametrize("kind", ["clap", pytest.param("pe_audio_frame", marks=pytest.mark.slow)])
+def test_second_search_embeds_only_files_added_to_the_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import system.ranking.cache as cache
+
+    embedded: list[list[str]] = []
+    original = cache.embed_in_blocks
+
+    def counted(model: Any, clips: Any, *rest: Any) -> Any:
+        embedded.append(sorted(Path(clip.path).name for clip in clips))
+        return original(model, clips, *rest)
+
+    monkeypatch.setattr(cache, "embed_in_blocks", counted)
+    folder = tmp_path / "sounds"
+    write_sounds(folder, 7, 20)
+    command = ["search", str(hub_folder(kind)), str(folder), "a dog barks", "--top", "30", "--json"]
+    command += ["--cache", str(tmp_path / "cache")]
+    for _ in range(2):
+        assert main(command) == 0
+        assert [len(names) for names in embedded] == [20]
+    added = write_sounds(folder, 27, 3)
+    capsys.readouterr()
+    assert main(command) == 0
+    assert embedded[-1] == sorted(path.name for path in added)
+    report = json.loads(capsys.readouterr().out)
+    assert report["clips"] == len(report["queries"][0]["clips"]) == 23
+    assert {(clip["windows"] is None) for clip in report["queries"][0]["clips"]} == {kind == "clap"}
+
+
+@pytest.mark.slow
+def test_recipe_without_stages_searches_a_folder(sounds: Path, tmp_path: Path, root: Path) -> None:
+    changes = ["--set", f"model.model={hub_folder('pe_audio_video')}", "--cache", str(tmp_path)]
+    recipe = root / "recipes/zero_shot/pe_av.yaml"
+    assert main(["search", str(recipe), str(sounds), *QUERIES, "--top", "3", *changes]) == 0
+    assert main(["embed", str(recipe), str(sounds), "--out", str(tmp_path / "e.npz"), *changes]) == 0
+    assert np.load(tmp_path / "e.npz")["embedding"].shape == (20, 12)
+
+
 def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model(
     sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +326,11 @@ def test_download_accepts_the_name_of_a_hub_model(
 def test_shipped_clap_recipe_has_the_settings_derived_from_the_published_model_name(root: Path) -> None:
     shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
     assert Model.model_validate(published_model_settings("laion/clap-htsat-unfused")) == shipped
+
+
+def test_clap_with_fusion_averages_segments(sounds: Path, tmp_path: Path) -> None:
+    model = load_model(hub_folder("clap_fused"), cache=tmp_path)
+    assert len(model.search("rain", sounds, top=30)[0]) == 20
 
 
 @pytest.mark.slow

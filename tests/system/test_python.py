@@ -3,6 +3,8 @@
 import io
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,15 @@ def test_script_of_the_page_runs_and_its_model_works_after_everything_has_moved(
     model = load_model("there/runs/short")
     clips = model.encode_audio(["there/data/sounds/0.wav", "there/data/sounds/1.wav"])
     assert np.allclose(model.similarity(model.encode_text(["a deep tone"]), clips), names["scores"], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_script_of_the_page_passes_a_type_checker(root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "page.py").write_text(page(root))
+    command = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "page.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stdout
 
 
 def test_package_gives_only_its_public_names() -> None:

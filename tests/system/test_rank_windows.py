@@ -181,6 +181,81 @@ def test_window_files_never_overwrite_input_files(
     assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
 
 
+def test_moments_with_and_without_true_windows_in_one_file_are_refused(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = [
+        replace(one, windows=None) if "/evaluation/" in one.clip else one for one in tiny_moments.moments_of(manifest)
+    ]
+    write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
+    named = [str(manifest), str(tmp_path / "moments.jsonl"), "--out", str(tmp_path / "a.jsonl")]
+    assert main(["locate", str(runs / "own"), *named]) == 1
+    assert "with and without windows" in capsys.readouterr().err
+    assert not (tmp_path / "a.truth.jsonl").exists()
+
+
+def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = [
+        replace(clip, path=str(tmp_path / "gone.wav"))
+        if clip.file_name in ("evaluation_001.wav", "validation_002.wav")
+        else clip
+        for clip in read_manifest(manifest)
+    ]
+    write_manifest(tmp_path / "manifest.jsonl", gone)
+    moments = str(manifest.parent / "moments.jsonl")
+    named = [moments, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "a.jsonl")]
+    asked = ["locate", str(runs / "own"), str(tmp_path / "manifest.jsonl"), *named, "--split"]
+    assert main([*asked, "evaluation"]) == 1
+    said = capsys.readouterr().err
+    assert "evaluation_001.wav" in said
+    assert main([*asked, "development", "--fit", "validation"]) == 0
+    lost = {"path": str(tmp_path / "gone.wav")}
+    every = [replace(clip, **lost) if clip.split == "validation" else clip for clip in gone]
+    write_manifest(tmp_path / "manifest.jsonl", every)
+    assert main([*asked, "development", "--fit", "validation"]) == 1
+    assert "8 of 8 recordings" in capsys.readouterr().err
+
+
+def test_finding_windows_of_queries_without_known_words_requires_option_allow_unknown(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = tiny_moments.moments_of(manifest)
+    moments = [replace(one, text="Zzyzx") for one in moments if "/evaluation/" in one.clip]
+    write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
+    named = [str(manifest), str(tmp_path / "moments.jsonl"), "--cache", str(tmp_path / "cache")]
+    asked = ["locate", str(runs / "own"), *named, "--out", str(tmp_path / "a.jsonl")]
+    assert main(asked) == 1
+    assert "model" in capsys.readouterr().err
+    assert main([*asked, "--allow-unknown"]) == 0
+
+
+def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_audio(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = [replace(clip, seconds=300.0) for clip in read_manifest(manifest)]
+    write_manifest(tmp_path / "manifest.jsonl", clips)
+    named = [str(tmp_path / "manifest.jsonl"), str(manifest.parent / "moments.jsonl")]
+    named += ["--split", "evaluation", "--out", str(tmp_path / "a.jsonl"), "--cache", str(tmp_path / "cache")]
+    assert main(["locate", str(runs / "own"), *named]) == 1
+    assert "300 s in the manifest" in capsys.readouterr().err
+
+
+def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_edges(
+    manifest: Path, runs: Path, tmp_path: Path
+) -> None:
+    """The frames of an encoder that gives one for each of its expert's."""
+    asked = ["--split", "evaluation", "--fit", "validation"]
+    assert ranked(manifest, tmp_path / "a.jsonl", runs / "words", *asked) == 0
+    recipe = load_recipe(runs / "words" / "resolved.json").recipe
+    ((_, expert),) = recipe.model.audio.experts.items()
+    grid = Grid(1 / expert.frames_per_second, expert.first_centre)
+    edges = set(grid.edges(1000, tiny_moments.SECONDS).round(4).tolist())
+    found = {edge for line in windows(tmp_path / "a.jsonl") for w in line["pred_relevant_windows"] for edge in w[:2]}
+    assert found <= edges
+
+
 def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_piece(
     manifest: Path, tmp_path: Path
 ) -> None:
@@ -215,3 +290,28 @@ def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_
     features = Features({"any": bank}, {"c": "a"}, grids={"any": Grid(1.0, 0.5)})
     ((*pieces,),), cut = pieces_of([clip], features, 0.06, 0.7)
     assert [cut.frames("any", piece.id).tolist() for piece in pieces] == [[[n]] for n in (0, 1, 1, 2, 3, 3)]
+
+
+@pytest.mark.slow
+def test_run_and_export_and_verb_rank_find_the_same_windows_with_decoding_settings(
+    moments_manifest: Path, tmp_path: Path
+) -> None:
+    content = tiny_moments.recipe(moments_manifest, tmp_path, epochs=3)
+    decoding = {"heard": 0.999, "mean_edges": True, "round_to": 0.1}
+    content["rank"] = {
+        "overlap": content["rank"]["overlap"] | {"windows": "overlap", "decoding": decoding},
+        "plain": content["rank"]["overlap"] | {"windows": "overlap"},
+    }
+    assert main(["run", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
+    files = {name: (tmp_path / f"run/scores/{name}.windows.jsonl").read_bytes() for name in content["rank"]}
+    assert files["overlap"] != files["plain"]
+    moments = moments_manifest.parent / "moments.jsonl"
+    asked = [moments_manifest, moments, "--split", "evaluation"]
+    plain = ["--decode", "heard=null", "--decode", "mean_edges=false", "--decode", "round_to=null"]
+    for model in ("run", "exported"):
+        ranking = ["locate", tmp_path / model, *asked, "--out", tmp_path / "w.jsonl"]
+        assert main(list(map(str, ranking))) == 0
+        assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
+        assert main([*map(str, ranking), *plain]) == 0
+        assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]

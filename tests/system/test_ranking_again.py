@@ -100,6 +100,16 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     assert "nowhere" in capsys.readouterr().err
 
 
+def test_changed_training_settings_are_refused_in_an_existing_run(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(later=entry(edition=2025))
+    arguments = ["run", "mine.yaml", "--set", "stages.finetune.batch_size=9", "--out", "runs/tiny_s3"]
+    assert main(arguments) == 1
+    said = "runs/tiny_s3 is a run with other settings (stages.finetune.batch_size); "
+    assert said in capsys.readouterr().err
+
+
 def test_blind_set_is_ranked_after_it_arrives(
     desk: Path, world: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,6 +211,22 @@ def test_changed_blind_set_is_ranked_again(desk: Path, world: Path, caplog: pyte
     assert "ranking the new" not in caplog.text
 
 
+def test_ranking_of_a_deleted_blind_set_is_kept(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unpack(world)
+    change(blind=blind(), blind_last=blind(checkpoint="last"))
+    assert main(["run", "mine.yaml"]) == 0
+    noted = result()["blind"]
+    kept = {path: path.read_bytes() for path in Path("runs/tiny_s3").glob("s*/blind*")}
+    assert len(kept) == 6
+    shutil.rmtree("set")
+    change(later=entry(edition=2025))
+    assert main(["run", "mine.yaml"]) == 0
+    assert list(result()["rank"]) == ["evaluation", "later"]
+    assert result()["blind"] == noted
+    assert "not ranked yet" not in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
 @pytest.mark.parametrize("there_first", [False, True])
 def test_run_uses_the_blind_sets_that_exist_when_it_starts(
     there_first: bool, desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,6 +324,19 @@ def test_broken_blind_set_leaves_the_run_unchanged(desk: Path, world: Path, caps
     assert "column" in capsys.readouterr().err
 
 
+def test_check_refuses_a_recipe_with_invalid_rank_entries_of_kind_blind(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mean = {"kind": "mean", "of": ["evaluation", "blind"], "edition": 2025, "csv": False}
+    for entries, key in (
+        ({"blind": blind(stage="odd")}, "blind.stage"),
+        ({"blind": blind(), "mixed": mean}, "mixed.of"),
+    ):
+        change(**entries)
+        assert main(["check", "mine.yaml"]) == 1
+        assert f"rank.{key}" in capsys.readouterr().err
+
+
 def test_option_name_of_verb_run_names_the_folder_of_the_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "mine.yaml", "--runs", "runs", "--name", "tiny_s3"]) == 0
     assert "run        runs/tiny_s3\n" in capsys.readouterr().out
@@ -315,6 +354,31 @@ def test_changed_entry_whose_blind_set_is_gone_has_no_old_result(desk: Path, wor
     assert main(["run", "mine.yaml"]) == 0
     assert not result()["blind"], "the old scores are of another checkpoint"
     assert not list(Path("runs/tiny_s3").rglob("blind.*"))
+
+
+def test_blind_set_that_arrives_during_training_waits_for_the_next_run(
+    desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(blind=blind())
+    with monkeypatch.context() as patched:
+        patched.setattr("system.experiments.run.train", lambda *_: unpack(world))
+        assert main(["run", "mine.yaml"]) == 0
+    assert not result()["blind"]
+    assert main(["run", "mine.yaml"]) == 0
+    assert "blind" in result()["blind"]
+
+
+def test_blind_set_that_no_csv_can_hold_is_refused_before_training(
+    desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack(world)
+    write_table(Path("set/captions.csv"), ["caption"], [["a low note"], ["a low note"]])
+    change(blind=blind())
+    trained: list[int] = []
+    monkeypatch.setattr("system.experiments.run.train", lambda *_: trained.append(1))
+    assert main(["run", "mine.yaml"]) == 1
+    assert "a low note" in capsys.readouterr().err
+    assert not trained
 
 
 def test_mean_takes_the_scores_of_other_runs_and_models(desk: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tiny
 import yaml
+from quick import first_quick
 
 from data_tools.manifest import read_manifest
 from data_tools.settings import parse
@@ -190,6 +191,25 @@ def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_paramete
     assert sum(parameter.numel() for parameter in encoder.parameters()) == 1_317_376
 
 
+def test_incompatible_encoders_are_reported_with_line_and_key(tmp_path: Path) -> None:
+    content = valid(tmp_path)
+    frozen = content["model"]["audio"]["experts"]
+    content["model"]["audio"] = {"kind": "gru", "experts": frozen, "width": 4, "hidden": 7, "dropout": 0}
+    content["model"]["audio"]["embedding"] = "frames"
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    lines = path.read_text().splitlines()
+    hidden, embedding = (lines.index(f"    {line}") + 1 for line in ("hidden: 7", "embedding: frames"))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert caught.value.problems == [
+        f"{path}:{hidden}: model.audio.hidden: the GRU returns 2 x 7 values, but text embeddings have 32; "
+        "set hidden to 16",
+        f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; set embedding: mean",
+    ]
+    with pytest.raises(RecipeError, match="multiple"):
+        load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
+
+
 def test_set_option_accepts_json_values(tmp_path: Path) -> None:
     loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
     assert [loss.kind for loss in loaded.recipe.stages["only"].losses] == ["matching"]
@@ -223,12 +243,17 @@ def test_stage_starts_only_from_an_existing_checkpoint_of_an_earlier_stage(tmp_p
         load(tmp_path, content("a", "loss", ["m1"]))
 
 
-@pytest.mark.parametrize("name", ["clap", "pe_av", "m2d_clap"])
+EMPTY = ["zero_shot/clap", "zero_shot/pe_av", "zero_shot/m2d_clap"]
+MODERN = ("dcase2025_baseline", "salsa2024", "aistat2025", "zero_shot")
+EMPTY += sorted({f"{path.parent.name}/{path.stem}" for path in SHIPPED if path.parent.name in MODERN} - {*EMPTY})
+
+
+@pytest.mark.parametrize("name", first_quick(EMPTY, 3))
 def test_check_on_an_empty_machine_lists_files_and_addresses(
     name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = root / f"recipes/zero_shot/{name}.yaml"
+    path = root / f"recipes/{name}.yaml"
     assert main(["check", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     missing = [line for line in lines if line.startswith("  MISSING")]

@@ -24,6 +24,7 @@ from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore
 from system.models.text import Published
 from system.moments.windows import Decoding
+from system.ranking.embedding import embed_texts
 from system.retriever import Hit, Pool, WindowSettings, list_clips, load_model
 from system.serve.server import Search
 
@@ -71,6 +72,13 @@ def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, world: Path,
         hits = search.find(query.text, 5)
         assert [hit.score for hit in hits] == pytest.approx(sorted(matrix.values[row], reverse=True)[:5], abs=1e-5)
         assert [hit.score for hit in hits] == pytest.approx([matrix.values[row][hit.row] for hit in hits], abs=1e-5)
+
+
+def test_served_clips_are_those_of_the_requested_split_or_folder(unbroken: Path, world: Path, tmp_path: Path) -> None:
+    assert len(list_clips(world, None).clips) == 88
+    assert len(list_clips(world, "validation").clips) == 16
+    folder = list_clips(world.parent / "validation", None).clips
+    assert [clip.file_name for clip in folder] == sorted(path.name for path in (world.parent / "validation").iterdir())
 
 
 @pytest.mark.parametrize("trainable", [False, True])
@@ -136,6 +144,18 @@ def test_recordings_with_too_many_frames_are_found_without_times(
     assert located["late.wav"] is None
     assert located["twice.wav"] is not None
     assert {window[:2] for window in located["twice.wav"].windows[:2]} == {(0.0, 2.0), (6.0, 10.0)}
+
+
+def test_search_ranks_recordings_by_the_log_odds_of_containing_a_moment(tmp_path: Path) -> None:
+    """Against all labellings of ten frames, one by one."""
+    search = search_in(tmp_path)
+    score, words = search.retriever.model.moments, embed_texts(search.retriever.model, ["ab"])
+    for hit in search.find("ab", 3) or []:
+        frames = score.weights(score.cosines(search.pool.embedded.rows([hit.row]), words)[0][0]).scores.double()
+        bits = torch.tensor([[n >> t & 1 for t in range(10)] for n in range(1, 1024)]).double()
+        turns = bits.diff(dim=1)
+        weights = bits @ frames + score.enter * (turns == 1).sum(1) + score.leave * (turns == -1).sum(1)
+        assert hit.score == pytest.approx(weights.logsumexp(0).item(), abs=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -345,6 +365,28 @@ def test_page_shows_html_in_names_and_queries_as_text(browser: Browser, site: Se
         page.reload()
         page.wait_for_selector(".result")
     assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_page_shows_unknown_words_and_errors(browser: Browser, site: Served) -> None:
+    page = browser.page(390)
+    page.goto(site.address)
+    find(page, "zoo a b xyz")
+    assert page.locator("#status").inner_text().endswith("zoo, xyz")
+    page.get_by_label("Describe a sound").fill("xyz")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#status.failed")
+    assert "no word" in page.locator("#status").inner_text()
+    assert page.locator(".result").count() == 0
+    assert find(page, "ccb")[0] == "gone.wav"
+    assert page.locator("#status.failed").count() == 0
+    page.evaluate("document.querySelector('audio').play().catch(() => {})")
+    page.wait_for_selector(".mute")
+    page.route("**/api/search*", lambda route: route.abort())
+    page.get_by_label("Describe a sound").fill("a")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#status.failed")
+    assert all("resource" in error for error in browser.errors), browser.errors
 
 
 @pytest.mark.slow

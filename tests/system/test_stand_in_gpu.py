@@ -17,7 +17,7 @@ from data_tools.manifest import read_manifest
 from system.batches.items import Item
 from system.batches.loader import collate
 from system.features.extract import build_features
-from system.models.batch import Batch
+from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.data import load_data
@@ -47,6 +47,14 @@ AUDIO: dict[str, dict[str, Any]] = {
     "beats": segments(kind="beats"),
     "m2d_clap": segments(kind="m2d_clap"),
     "eat": segments(kind="eat"),
+}
+
+
+WAITING: dict[str, dict[str, Any]] = {
+    "gru": {"kind": "gru", "width": 7, "hidden": 16, "dropout": 0.1, "embedding": "frames", **FRAMES},
+    "crnn": {"kind": "crnn", "hidden": 16, "dropout": 0.1, "embedding": "frames"}
+    | {"experts": {"logmel": {"kind": "logmel_slaney", "lowest": 12, "highest": 8000, **BANDS}}},
+    "atst_frame": segments(kind="atst_frame", floor="batch"),
 }
 
 
@@ -87,6 +95,44 @@ def test_training_step_never_waits_for_the_gpu(
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     batch = collate([Item(clip, tuple(clip.captions[:2])) for clip in clips], features)
     require_no_wait(build_model(recipe, ["deep", "tone", "a", "low"]), batch, recipe.stages["only"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted({**AUDIO, **WAITING}))
+def test_clips_are_embedded_on_a_gpu_without_mixed_devices(
+    world: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recurrent layer is replaced, since torch has none on meta; it reads the lengths on the host."""
+    tiny.narrowed(monkeypatch)
+
+    def made(gru: torch.nn.GRU, values: Any) -> tuple[Any, None]:
+        if isinstance(values, torch.Tensor):
+            return values.new_zeros(*values.shape[:2], 32), None
+        return values._replace(data=values.data.new_zeros(len(values.data), 32)), None
+
+    def padded(packed: Any, batch_first: bool) -> tuple[torch.Tensor, None]:
+        return packed.data.new_zeros(int(packed.batch_sizes[0]), len(packed.batch_sizes), 32), None
+
+    monkeypatch.setattr(torch.nn.GRU, "forward", made)
+    monkeypatch.setattr("system.models.audio.crnn.pad_packed_sequence", padded)
+    content = tiny.recipe(world, tmp_path)
+    settings = {**AUDIO, **WAITING}[kind]
+    content["model"]["audio"] = settings or content["model"]["audio"]
+    if settings.get("embedding") == "frames":
+        content["model"]["score"] = {"kind": "moments"}
+    audio = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio
+    encoder = audio.build(32).to(GPU)
+    rates = {name: (one.frames_per_second, one.dim) for name, one in audio.experts.items()}
+    lengths = {name: torch.tensor([int(3 * rate), int(1.5 * rate)]) for name, (rate, _) in rates.items()}
+    given = {
+        name: Series(torch.zeros(2, int(lengths[name].max()), dim, dtype=torch.int16, device=GPU), lengths[name])
+        for name, (_, dim) in rates.items()
+    }
+    for training in (True, False):
+        with AsOnGpu(may_wait=True):
+            found = encoder.train(training)(given)
+        assert found.values.device == GPU
+        assert found.lengths is None or found.lengths.device == GPU
 
 
 @pytest.mark.slow

@@ -187,3 +187,24 @@ def test_errors_of_the_thread_that_reads_batches_are_raised(world: World) -> Non
     broken = Features(world.features.banks, {})
     with closing(read_batches(sampler(world), broken, None, CPU)) as found, pytest.raises(KeyError):
         next(found)
+
+
+@pytest.mark.parametrize("at_once", [None, 5])
+def test_scores_are_float32_for_any_embedding_dtype(
+    world: World, at_once: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embeddings of 16 bits, leaves of the cache too, are widened before they are compared."""
+    seen: set[torch.dtype] = set()
+    model = world.model(0.0)
+    batch_scores = model.batch_scores
+
+    def spied(batch: Any, clips: Any, captions: Any) -> Any:
+        seen.update({clips.values.dtype, captions.values.dtype} if at_once else {torch.float32})
+        scores = batch_scores(batch, clips, captions)
+        seen.add(scores.scores_by_caption.dtype)
+        return scores
+
+    monkeypatch.setattr(model, "batch_scores", spied)
+    stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
+    add_gradients(model, collate(world.items, world.features, world.relevance), stage, "bf16", scaler())
+    assert seen == {torch.float32}

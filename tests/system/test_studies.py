@@ -5,13 +5,15 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-from outcomes import refused, rewrite
+from outcomes import COUNTED, kill_after, refused, rewrite
 
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.runs.record import EpochLine
@@ -131,6 +133,23 @@ def test_remaining_time_is_estimated_from_finished_runs(tmp_path: Path, unbroken
         shutil.copy(unbroken / "result.json", folder)
         rewrite(folder / "result.json", seconds=seconds, training_seconds=training)
     assert describe_progress(folders) == "2 of 5 runs done, about 4.5 h left"
+
+
+@pytest.mark.slow
+def test_killed_study_resumes_and_gives_the_same_tables(world: Path, tmp_path: Path, root: Path) -> None:
+    study = write_study(tmp_path, tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path)))
+    assert main(["run", str(study), "--runs", str(tmp_path / "unbroken")]) == 0
+    folder = tmp_path / "killed/margins"
+    command = [sys.executable, "-c", COUNTED, "run", str(study), "--runs", str(folder.parent)]
+    for cell, steps in (("plain_s2", 3), ("wide_s1", 2), ("wide_s1", 5)):
+        process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        kill_after(process, folder / cell, steps)
+    finished = {path: path.stat().st_mtime_ns for path in (folder / "plain_s1").rglob("*") if path.is_file()}
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "plain_s1").rglob("*") if path.is_file()} == finished
+    assert len((folder / "plain_s1/steps.txt").read_text().splitlines()) == 6  # two epochs of three, once
+    for table in ("table.md", "table.tex", "table.csv"):
+        assert (folder / table).read_bytes() == (tmp_path / "unbroken/margins" / table).read_bytes()
 
 
 def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(

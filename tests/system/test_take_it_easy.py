@@ -1,13 +1,16 @@
 """The recipes of "Take it easy": missing files are reported, parts match the paper, and small versions run."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-from outcomes import lines
+from outcomes import COUNTED, digest, kill_after, lines
+from plans import plan
 
 from data_tools.datasets.clotho import hold_out
 from data_tools.errors import DataError
@@ -71,6 +74,52 @@ def test_relaxed_run_logs_and_draws_margin_violations(done: Path) -> None:
     assert all("<svg" in path.read_text()[:400] for path in (done / "figures").iterdir())
 
 
+def test_relaxing_margins_by_relevance_lowers_training_and_validation_loss(
+    done: Path, world: Path, tmp_path: Path
+) -> None:
+    content = schedule(world, tmp_path)
+    for stage in content["stages"].values():
+        stage["losses"] = [tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
+    plain, relaxed = lines(tmp_path / "run")[0], lines(done)[0]
+    assert relaxed["loss"] < plain["loss"]
+    assert relaxed["validation"]["loss"] < plain["validation"]["loss"]
+
+
+@pytest.mark.slow
+def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
+    changed = schedule(world, tmp_path, grad_cache_chunk=3)
+    plain = schedule(world, tmp_path)
+    for content in (changed, plain):
+        content["model"]["audio"]["dropout"] = content["model"]["text"]["dropout"] = 0.0
+    for name, content in (("cached", changed), ("plain", plain)):
+        path = tiny.write_recipe(tmp_path / f"{name}.yaml", content)
+        assert main(["run", "--until=training", str(path), "--out", str(tmp_path / name)]) == 0
+    for one, other in zip(lines(tmp_path / "cached"), lines(tmp_path / "plain"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+        assert one["validation"]["loss"] == pytest.approx(other["validation"]["loss"], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_resumed_run_of_the_recipe_named_take_it_easy_equals_an_uninterrupted_run_exactly(
+    world: Path, tmp_path: Path, root: Path
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, grad_cache_chunk=3))
+    unbroken, run = tmp_path / "unbroken", tmp_path / "run"
+    assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
+    command = [sys.executable, "-c", COUNTED, "run", str(recipe), "--out", str(run)]
+    for steps in (2, 8):  # of 6 + 6, with caught-up ones counted
+        process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        kill_after(process, run, steps)
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert digest(run) == digest(unbroken)
+    assert lines(run) == lines(unbroken)
+    for name in ("by_loss", "by_m1", "by_m2", "mean"):
+        own, other = (read_scores(folder / f"scores/{name}.npy").values for folder in (run, unbroken))
+        assert np.array_equal(own, other)
+
+
 def test_expert_that_is_set_to_null_is_left_out_of_the_model(world: Path, tmp_path: Path) -> None:
     content = schedule(world, tmp_path)
     content["model"]["audio"]["experts"]["second"] = content["model"]["audio"]["experts"]["logmel"] | {"bands": 16}
@@ -90,6 +139,20 @@ def test_mean_of_scores_for_different_queries_is_refused(done: Path) -> None:
     with pytest.raises(SubmissionError, match="b and a have different query ids"):
         blend({"a": one, "b": other})
     assert np.array_equal(blend({"a": one, "b": one}).values, one.values)
+
+
+def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Path) -> None:
+    whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
+    assert "MISSING" not in plan(whole)
+    for model, words in (
+        ("/no/such/folder", "the model is neither a folder"),
+        ("some-name", "the model is neither a folder nor in the hub's cache"),
+    ):
+        text = {"kind": "published", "model": model, "dim": 384, "trainable": True, "head": "none"}
+        content = schedule(world, tmp_path)
+        content["model"]["text"] = text
+        changed = load_recipe(tiny.write_recipe(tmp_path / "t.yaml", content)).recipe
+        assert f"{model}: {words}" in plan(changed)
 
 
 # the shipped recipes

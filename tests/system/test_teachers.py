@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import tiny
 import torch
 import yaml
 
+from data_tools.embeddings import read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest, write_manifest
+from data_tools.tables import read_table, write_table
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.batches.items import Item, Sampler, caption_key, make_items
@@ -169,6 +172,22 @@ def test_teacher_trained_on_ranked_clips_is_warned_about_and_counted(
     assert "unknown" in caplog.text
 
 
+def test_training_clips_of_a_teacher_are_found_among_ranked_clips_by_freesound_id(
+    distilled: Path, world: Path, tmp_path: Path
+) -> None:
+    rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
+    write_table(
+        distilled / "trained_on.csv", ["id", "freesound_id", "quick_sha256"], [[rows[0][0], "1234", rows[0][2]]]
+    )
+    clips = read_manifest(world)
+    first = next(clip.id for clip in clips if clip.split == "evaluation")
+    changed = [replace(clip, freesound_id="1234" if clip.id == first else f"9{n}") for n, clip in enumerate(clips)]
+    write_manifest(tmp_path / "mine.jsonl", changed)
+    recipe = student(tmp_path / "mine.jsonl", tmp_path, {"other": {"kind": "model", "folder": str(distilled)}})
+    assert main(["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]) == 0
+    assert also_trained_on(tmp_path / "leak") == 1, "no other that has an id"
+
+
 def test_caption_keys_for_teachers_depend_on_the_clip_and_the_index_and_the_text(world: Path) -> None:
     one, other = read_manifest(world)[:2]
     other = replace(other, captions=one.captions)
@@ -209,6 +228,43 @@ def test_invalid_teachers_are_refused(world: Path, tmp_path: Path, capsys: pytes
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
     assert "finished" in capsys.readouterr().err
     assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("use", ["teacher", "start"])
+def test_check_and_run_report_the_same_missing_teachers_and_initial_models(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
+) -> None:
+    """A run that has only started is not a model yet; a run that trained nothing never is."""
+    model = {"kind": "model", "folder": str(distilled)}
+    recipe = student(world, tmp_path, {"other": model} if use == "teacher" else SELF)
+    if use == "start":
+        recipe["stages"]["pretrain"]["start_from"] = model
+    path = str(write(recipe, tmp_path / "r.yaml"))
+    place = "teachers.other" if use == "teacher" else "stages.pretrain.start_from"
+    assert main(["check", path]) == 0
+    for stage in ("pretrain", "finetune"):
+        (distilled / stage / "done.json").unlink()
+    for reason in (
+        f"{distilled} is a run without trained stages; export its model, and name the exported folder",
+        f"{distilled} is neither a finished run nor an exported model; continue the run with: lbar run",
+    ):
+        assert main(["check", path]) == 1
+        assert f"MISSING  {place} {distilled}: {reason}" in capsys.readouterr().out
+        assert main(["run", path, "--out", str(tmp_path / "run")]) == 1
+        assert f": {reason}" in capsys.readouterr().err
+        (distilled / "result.json").unlink(missing_ok=True)
+
+
+def test_teacher_that_scores_frames_against_words_is_refused(
+    distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(tmp_path / "self.yaml").recipe
+    data = load_data(recipe)
+    recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
+    opened = SimpleNamespace(model=None, recipe=recipe_of_series, facts=None, folder=None)
+    monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
+    with pytest.raises(KitError, match="single vector"):
+        embed_by_teachers(recipe, recipe.stages["finetune"], Run(distilled), data, torch.device("cpu"))
 
 
 def test_rank_entry_of_kind_teachers_scores_by_the_mean_cosine_of_the_teacher_models(
@@ -296,6 +352,40 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(
         assert parts[2].values == pytest.approx((parts[0].values + parts[1].values) / 2, abs=1e-5)
         noted = json.loads((runs / f"steps/student_s{seed}/resolved.json").read_text())
         assert noted["teachers"]["first"]["folder"] == str(runs / f"steps/first_s{seed}")
+
+
+def test_damaged_embeddings_file_is_refused(tmp_path: Path) -> None:
+    """Empty, an array by itself under either suffix, with other bytes within compressed values, or cut."""
+    file, array = tmp_path / "e.npz", tmp_path / "e.npy"
+    np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))
+    np.save(array, np.ones((1, 3)))
+    whole = file.read_bytes()
+    at = whole.index(b"embedding.npy") + 20
+    changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
+    for content in (b"", array.read_bytes(), *changed, whole[:-9]):
+        file.write_bytes(content)
+        with pytest.raises(KitError, match="read"):
+            read_vectors([file], "clip", "id")
+    with pytest.raises(KitError, match="system/README"):
+        read_vectors([array], "clip", "id")
+
+
+def test_ranked_clips_that_the_initial_model_was_trained_on_are_counted(
+    distilled: Path, world: Path, tmp_path: Path
+) -> None:
+    rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
+    write_table(
+        distilled / "trained_on.csv", ["id", "freesound_id", "quick_sha256"], [[rows[0][0], "1234", rows[0][2]]]
+    )
+    clips = read_manifest(world)
+    first = next(clip.id for clip in clips if clip.split == "evaluation")
+    changed = [replace(clip, freesound_id="1234" if clip.id == first else None) for clip in clips]
+    write_manifest(tmp_path / "mine.jsonl", changed)
+    recipe = student(tmp_path / "mine.jsonl", tmp_path, SELF)
+    recipe["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(distilled)}
+    argv = ["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]
+    assert main(argv) == 0
+    assert also_trained_on(tmp_path / "leak") == 1, "the start model's clip"
 
 
 def test_run_that_ranks_with_teachers_cannot_be_opened(

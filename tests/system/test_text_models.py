@@ -1,6 +1,7 @@
 """Published text models: files that determine their vectors, prompts, positions, models without a transformer."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from itertools import product
@@ -12,10 +13,10 @@ import torch
 from hub_models import hub_folder, tokenizer
 from quick import first_quick
 
-from data_tools.classify.embed import embed, load_sentence_transformer, position_count
+from data_tools.classify.embed import embed, load_sentence_transformer, model_fingerprint, position_count
 from data_tools.errors import KitError
 from system.audio.hub import Ast
-from system.models.text import JointText, Published
+from system.models.text import JointText, Published, published
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TEXT = "A Café dog barks, then a deep tone sounds"
@@ -89,6 +90,33 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: 
         path.write_text(original)
     (folder / "README.md").write_text("A model card decides nothing.")
     assert identity(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    first_quick(
+        [
+            ("config.json", {"num_attention_heads": 6}),
+            ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}),
+            ("sentence_bert_config.json", {"max_seq_length": 6}),
+            ("config_sentence_transformers.json", {"prompts": {"q": "Hear: "}, "default_prompt_name": "q"}),
+            ("tokenizer_config.json", {"model_max_length": 6}),
+        ],
+        1,
+    ),
+)
+def test_texts_are_embedded_again_if_a_file_of_the_text_model_has_changed(
+    file: str, changes: Any, minilm: Path, tmp_path: Path
+) -> None:
+    published = Path(shutil.copytree(minilm, tmp_path / "published"))
+    changed = Path(shutil.copytree(minilm, tmp_path / "changed"))
+    edit(changed / file, **changes)
+    banks = tmp_path / "banks"
+    sentences(published, banks).prepare([TEXT])
+    stored, fresh = (sentences(changed, folder)([TEXT]).values for folder in (banks, tmp_path / "fresh"))
+    assert torch.equal(stored, fresh)
+    found = [model_fingerprint(load_sentence_transformer(str(path), "cpu"), path) for path in (published, changed)]
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
@@ -227,3 +255,36 @@ def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: P
     found = embed([TEXT], str(tmp_path / "half"), tmp_path / "vectors")
     assert found.dtype == expected.dtype
     assert float((found * expected).sum()) > 0.999  # both of unit length
+
+
+def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(published, "AT_ONCE", 4)
+    monkeypatch.setattr("data_tools.cli.PROGRESS_SECONDS", 0.0)
+    caplog.set_level(logging.INFO)
+    captions = [f"a dog barks {n}" for n in range(10)]
+    encoder = tokens("mean", bert_folder(tmp_path / "m"), tmp_path / "banks")
+    compute, calls = encoder.vectors, []
+
+    def two_parts(texts: list[str]) -> torch.Tensor:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(texts)
+        return compute(texts)
+
+    monkeypatch.setattr(encoder, "vectors", two_parts)
+    with pytest.raises(KeyboardInterrupt):
+        encoder.prepare(captions)
+    assert len(encoder.bank) == 8
+    lines = [record.message for record in caplog.records]
+    assert any("embedding 10 captions by" in line and "4/10" in line for line in lines)
+    again = tokens("mean", tmp_path / "m", tmp_path / "banks")
+    counted: list[int] = []
+    monkeypatch.setattr(again, "vectors", lambda texts: counted.append(len(texts)) or compute(texts))
+    again.prepare(captions)
+    assert counted == [2]
+    fresh = tokens("mean", tmp_path / "m", tmp_path / "fresh")
+    for other in (again, fresh):
+        other.head = torch.nn.Identity()
+    assert torch.allclose(again(captions).values, fresh(captions).values, atol=1e-5)

@@ -6,6 +6,9 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import digest, lines, refused
+from outcomes import COUNTED, digest, kill_after, lines, refused
 from quick import first_quick
 from safetensors.torch import load_file
 
@@ -89,6 +92,19 @@ def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     assert checkpoints.load_checkpoint(model, tmp_path, "m1") == f"{tmp_path.name} epoch 5, best m1 -0.5000"
 
 
+def test_resumed_run_replaces_the_metrics_of_epochs_without_a_checkpoint(
+    unbroken: Path, recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(lines(run)[-1] | {"epoch": 4, "seconds": 0}) + '\n{"stage": "fine')
+    assert main(["run", "--until=training", str(recipe), "--out", str(run)]) == 0
+    assert lines(run) == lines(unbroken)
+
+
 def test_training_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp_path: Path) -> None:
     stages = {"first": tiny.stage(epochs=1), "second": tiny.stage(epochs=1)}
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
@@ -143,6 +159,45 @@ def test_training_works_with_clips_or_pairs_as_items_and_sources_mixed_equally_o
     line = lines(tmp_path / "run")[0]
     assert line["step"] == (64 if unit == "clip" else 320) // 8
     assert line["lr"] == 0.001
+
+
+@pytest.mark.slow
+def test_run_killed_at_random_steps_and_resumed_is_bit_identical(
+    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", COUNTED, "run", "--until=training", str(recipe), "--out", str(run)]
+    for steps in sorted(np.random.default_rng(11).choice(np.arange(1, 18), 5, replace=False).tolist()):
+        already = len((run / "steps.txt").read_text().splitlines()) if (run / "steps.txt").exists() else 0
+        process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        kill_after(process, run, max(steps, already + 1))
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert digest(run) == digest(unbroken)
+    assert lines(run) == lines(unbroken)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
+    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", COUNTED, "run", "--until=training", str(recipe), "--out", str(run)]
+    process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    while not (run / "steps.txt").exists() or len((run / "steps.txt").read_text().splitlines()) < 4:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"run the same command again" in errors
+    assert b"Traceback" not in errors
+    state = checkpoints.load_state(run / "pretrain") if (run / "finetune").exists() is False else None
+    assert state is None or state["progress"].step >= 4
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert digest(run) == digest(unbroken)
+    assert lines(run) == lines(unbroken)
+    steps = (run / "steps.txt").read_text().splitlines()
+    assert len(steps) == len(set(steps)) == 18, "a finished step was done again"
 
 
 @pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGINT], 1))
@@ -376,3 +431,20 @@ def test_interrupt_during_a_validation_saves_the_state(
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "whole")]) == 0
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_run_that_fails_between_two_saved_states_keeps_its_checkpoint(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=5)))
+    validate, calls = Validation.__call__, []
+
+    def failing(self: Validation, model: Any) -> Any:
+        calls.append(1)
+        values, seen = validate(self, model)
+        return {**values, "m1": math.nan} if len(calls) == 3 else values, seen
+
+    monkeypatch.setattr(Validation, "__call__", failing)
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert (tmp_path / "run/only/last.pt").exists()
+    assert len(lines(tmp_path / "run")) == 2
