@@ -13,6 +13,7 @@ import soundfile
 import tiny
 from outcomes import digest, lines
 from safetensors.numpy import load_file
+from slow_builds import LOGMEL
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.audio import read_audio
@@ -129,11 +130,12 @@ def test_clips_share_a_content_key_only_if_their_audio_files_are_equal(tmp_path:
         wave[100_000] = sample
         soundfile.write(tmp_path / f"{name}.wav", wave, 16_000)
     clips = [Clip(id=name, path=str(tmp_path / f"{name}.wav"), captions=[]) for name in ("one", "same", "edited")]
-    features = build_features(clips, WAVEFORM, tmp_path / "banks")
+    experts = WAVEFORM | {"logmel": LOGMEL}
+    features = build_features(clips, experts, tmp_path / "banks")
     assert features.keys["one"] == features.keys["same"] != features.keys["edited"]
     found = {name: features.frames("waveform", name)[100_000, 0] / 32_768 for name in features.keys}
     assert found == pytest.approx({"one": 0.1, "same": 0.1, "edited": 0.2}, abs=1e-4)
-    backwards = build_features(clips[::-1], WAVEFORM, tmp_path / "banks")
+    backwards = build_features(clips[::-1], experts, tmp_path / "banks")
     assert backwards.keys == features.keys, "independent of the order"
 
 

@@ -41,22 +41,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def with_audio(world: Path, tmp_path: Path, audio: dict[str, Any]) -> Path:
+def with_model(world: Path, tmp_path: Path, use: str, **changes: Any) -> Path:
     recipe = tiny.recipe(world, tmp_path)
-    recipe["model"]["audio"] = audio
+    network = EXPERT | changes
+    recipe["model"]["audio"] |= {"experts": {"heard": network}}
+    if use == "encoder":
+        recipe["model"]["audio"] = {"kind": "segments", "network": network, "trainable": False, "max_seconds": 30}
     return tiny.write_recipe(tmp_path / "r.yaml", recipe)
 
 
-def with_expert(world: Path, tmp_path: Path, **changes: Any) -> Path:
-    recipe = tiny.recipe(world, tmp_path)
-    recipe["model"]["audio"]["experts"] = {"heard": EXPERT | changes}
-    return tiny.write_recipe(tmp_path / "r.yaml", recipe)
-
-
-def test_download_fetches_the_hub_model_of_an_expert(
-    hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("use", ["expert", "encoder"])
+def test_download_fetches_the_hub_model_of_an_expert_or_encoder(
+    use: str, hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(with_expert(world, tmp_path))
+    path = str(with_model(world, tmp_path, use))
     assert main(["download", path, "--show"]) == 0
     assert "missing  owner/clap  audio model" in capsys.readouterr().out
     assert hub == []
@@ -65,10 +63,10 @@ def test_download_fetches_the_hub_model_of_an_expert(
         output = capsys.readouterr().out
         assert output.startswith(f"{state:8} owner/clap  audio model in {tmp_path}/hub/")
     assert hub == ["owner/clap"]
-    said = refused(capsys, "download", with_expert(world, tmp_path, weights="owner/other"))
+    said = refused(capsys, "download", with_model(world, tmp_path, use, weights="owner/other"))
     assert "404 for owner/other" in said
     (tmp_path / "empty").mkdir()
-    said = refused(capsys, "download", with_expert(world, tmp_path, weights=str(tmp_path / "empty")))
+    said = refused(capsys, "download", with_model(world, tmp_path, use, weights=str(tmp_path / "empty")))
     assert f"{tmp_path}/empty" in said
 
 
@@ -91,20 +89,3 @@ def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path)
     last = tmp_path / "sharded" / shards[-1]
     last.write_bytes(last.read_bytes()[:-4] + b"abcd")
     assert expert.bank_name() != before
-
-
-def test_download_fetches_the_hub_model_of_an_audio_encoder(
-    hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    audio: dict[str, Any] = {"kind": "segments", "network": EXPERT, "trainable": False, "max_seconds": 30}
-    path = with_audio(world, tmp_path, audio)
-    assert main(["download", str(path), "--show"]) == 0
-    assert "missing  owner/clap  audio model" in capsys.readouterr().out
-    assert main(["download", str(path)]) == 0
-    assert f"fetched  owner/clap  audio model in {tmp_path}/hub/" in capsys.readouterr().out
-    assert hub == ["owner/clap"]
-    said = refused(
-        capsys, "download", with_audio(world, tmp_path, audio | {"network": EXPERT | {"weights": "owner/other"}})
-    )
-    assert "audio model owner/other: " in said
-    assert "404 for owner/other" in said

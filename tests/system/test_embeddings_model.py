@@ -255,8 +255,17 @@ def test_recipe_error_names_the_embeddings_file_that_does_not_fit(
     assert expected in str(error.value)
 
 
-def test_damaged_embeddings_files_are_refused(folder: Path) -> None:
-    for content in (b"PAR1" + bytes(40), b"\x93NUMPY", b"PK"):
-        (folder / "audio.npz").write_bytes(content)
+def test_damaged_embeddings_files_are_refused(tmp_path: Path) -> None:
+    """Empty, an array by itself, cut, of another format, or with other bytes within compressed values."""
+    file, array = tmp_path / "e.npz", tmp_path / "e.npy"
+    np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))
+    np.save(array, np.ones((1, 3)))
+    whole = file.read_bytes()
+    at = whole.index(b"embedding.npy") + 20
+    changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
+    for content in (b"", array.read_bytes(), *changed, whole[:-9], b"PAR1" + bytes(40), b"\x93NUMPY", b"PK"):
+        file.write_bytes(content)
         with pytest.raises(KitError, match="read"):
-            read_vectors([folder / "audio.npz"], "clip")
+            read_vectors([file], "clip")
+    with pytest.raises(KitError, match="system/README"):
+        read_vectors([array], "clip")

@@ -242,15 +242,24 @@ def test_frames_of_a_slightly_other_length_are_used_with_a_warning(
         assert any(one.startswith("skipped") for one in said) != is_read
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"), [({"hop_seconds": 0.5}, "hop_seconds"), ({"values": VALUES + 1}, "values")]
-)
+@pytest.mark.parametrize(("key", "value"), [("hop_seconds", 0.5), ("values", VALUES + 1), ("array", "other")])
 def test_feature_settings_that_fit_no_file_give_one_error_before_training(
-    published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], said: str
+    published: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    key: str,
+    value: Any,
 ) -> None:
-    clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"]
-    with pytest.raises(KitError, match=f"msclap.*{said}"):
-        build_features(clips, {"msclap": EXPERT.model_copy(update=changes)}, tmp_path / "banks")
+    manifest, expert = made(published), EXPERT.model_copy(update={key: value})
+    clips = [clip for clip in read_manifest(manifest) if clip.split == "test"]
+    with pytest.raises(KitError, match=f"msclap.*{'other' if key == 'array' else key}"):
+        build_features(clips, {"msclap": expert}, tmp_path / "banks")
     assert not caplog.records
-    one = build_features(clips[:1], {"msclap": EXPERT.model_copy(update=changes)}, tmp_path / "banks")
+    content = recipe(manifest, tmp_path)
+    content["model"]["audio"]["experts"] = {"msclap": expert.model_dump()}
+    assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", content))]) == 1
+    assert "MISTAKE  expert msclap" in (said := capsys.readouterr().out)
+    assert "WARNING  expert msclap" not in said, "if no file fits, a setting is wrong"
+    one = build_features(clips[:1], {"msclap": expert}, tmp_path / "banks")
     assert not one.keys, "of a lone file it may be the file that is wrong"

@@ -152,27 +152,3 @@ def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> 
     with pytest.raises(KitError, match=r"cut.npz"):
         build_features(read_manifest(manifest), experts, tmp_path / "banks")
     assert not bank_of(logmel, tmp_path / "banks").keys()
-
-
-def test_damaged_frames_are_refused_with_the_folder_to_delete(tmp_path: Path) -> None:
-    clips = write_levels(tmp_path / "world", 4, 0.5)
-    bank = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks").banks["logmel"]
-    (frames,) = bank.folder.glob("*.frames")  # type: ignore[union-attr]
-    data = bytearray(frames.read_bytes())
-    data[len(data) // 2] ^= 1
-    frames.write_bytes(data)
-    damaged = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
-    with pytest.raises(KitError, match="delete"):
-        [damaged.frames("logmel", clip.id) for clip in clips]
-
-
-def test_clips_share_frames_only_if_their_audio_files_are_equal(tmp_path: Path) -> None:
-    """The ends of the files are equal, and their sizes."""
-    wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
-    for name, sample in (("one", 0.1), ("same", 0.1), ("edited", 0.2)):
-        wave[100_000] = sample
-        soundfile.write(tmp_path / f"{name}.wav", wave, 16_000)
-    clips = [Clip(id=name, path=str(tmp_path / f"{name}.wav"), captions=[]) for name in ("one", "same", "edited")]
-    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
-    assert features.keys["one"] == features.keys["same"] != features.keys["edited"]
-    assert build_features(clips[::-1], {"logmel": LOGMEL}, tmp_path / "banks").keys == features.keys

@@ -67,28 +67,14 @@ def case_of(golden: dict[str, Any], name: str) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nt_xent_with_positives_and_its_gradients_match_original_code(golden: dict[str, Any], name: str) -> None:
-    case = case_of(golden, name)
-    found = POSITIVES.value(case.batch)
-    assert found.item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
-    for part, gradient in zip(("audio", "text", "tau"), torch.autograd.grad(found, case.leaves), strict=True):
-        assert gradient.numpy() == pytest.approx(golden[f"{name}_ntxent_grad_{part}"], abs=1e-9), part
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_distillation_and_its_gradients_match_original_code(golden: dict[str, Any], name: str) -> None:
-    case = case_of(golden, name)
-    found = case.distill.value(case.batch)
-    assert found.item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
-    for part, gradient in zip(("audio", "text", "tau"), torch.autograd.grad(found, case.leaves), strict=True):
-        assert gradient.numpy() == pytest.approx(golden[f"{name}_distill_grad_{part}"], abs=1e-9), part
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_total_loss_is_the_weighted_sum_of_losses_with_each_weight_applied_once(
-    golden: dict[str, Any], name: str
-) -> None:
-    """The original squares the first weight: its half is a quarter."""
+def test_losses_their_gradients_and_their_weighted_sum_match_original_code(golden: dict[str, Any], name: str) -> None:
+    """Positives and distillation. The original squares the first weight: its half is a quarter."""
+    for kind in ("ntxent", "distill"):
+        case = case_of(golden, name)
+        found = (POSITIVES if kind == "ntxent" else case.distill).value(case.batch)
+        assert found.item() == pytest.approx(golden[f"{name}_{kind}"], abs=1e-9)
+        for part, gradient in zip(("audio", "text", "tau"), torch.autograd.grad(found, case.leaves), strict=True):
+            assert gradient.numpy() == pytest.approx(golden[f"{name}_{kind}_grad_{part}"], abs=1e-9), part
     case = case_of(golden, name)
     mixed = losses.total_loss(case.batch, [POSITIVES, case.distill])
     assert mixed.item() == pytest.approx(golden[f"{name}_mixed"], abs=1e-9)

@@ -174,18 +174,6 @@ def test_batch_items_with_the_same_audio_count_as_one_clip(world: Any) -> None:
     assert same.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
 
 
-def test_scores_are_float32_with_16_bit_embeddings(world: Any) -> None:
-    recipe, clips, features = world
-    model = scratch_model(recipe).train()
-    items = [Item(clip, ("a tone", "deep hum")) for clip in clips[:8]]
-    scores = embed_and_score(model, collate(items, features), "bf16")
-    assert scores.scores_by_caption.dtype == scores.scores.dtype == torch.float32
-    loss = losses.total_loss(scores, [RANKING, MATCHING])
-    assert loss.dtype == torch.float32
-    loss.backward()
-    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
-
-
 def test_unknown_words_do_not_change_the_embedding_of_a_caption(world: Any) -> None:
     model = scratch_model(world[0]).eval()
     with torch.no_grad():

@@ -115,43 +115,6 @@ def test_windows_of_several_models_may_lie_where_only_one_model_has_frames() -> 
     assert found.windows[0][:2] == (24, 29)
 
 
-@pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
-def test_windows_of_models_with_different_frame_rates_are_combined(hops: tuple[float, float]) -> None:
-    """One is sure of 2 to 5 s, the other of 9 to 11 s and less of 2 to 5 s: the mean has both, the first before."""
-    members = []
-    for hop, sure in zip(hops, ({(2, 5): 1.0}, {(9, 11): 0.9, (2, 5): 0.8}), strict=True):
-        grid = Grid(hop, hop / 2)
-        centres = grid.centres(round(12 / hop))
-        values = np.zeros(len(centres))
-        for (start, end), value in sure.items():
-            values[(centres >= start) & (centres < end)] = value
-        members.append((MomentScore(), FrameSeries([torch.tensor(values)], [grid.edges(len(centres), 12.0)], [grid])))
-    (found,) = find_windows(members, Decoding())
-    first, second = found.windows[:2]
-    assert first[:2] == pytest.approx((2, 5), abs=0.25)
-    assert second[:2] == pytest.approx((9, 11), abs=0.25)
-    assert second.score < 0.7 < first.score
-    assert len(found.frames) == round(12 / min(hops))
-
-
-def test_frames_combined_from_several_models_are_averages_over_time() -> None:
-    """A frame of 2 s with frames of 1 s: half of each; probabilities of one frame alone by hand."""
-    score = MomentScore()
-    members = [(score, series(([0.5, 0.5], 1.0))), (score, series(([0.9], 2.0)))]
-    (found,) = find_windows(members, Decoding())
-    e, f = 10 * 0.5 - 3, 10 * 0.9 - 3
-    weights = {(0, 0): 0.0, (1, 0): e - 2, (0, 1): e - 2, (1, 1): 2 * e}
-    total = sum(map(np.exp, weights.values()))
-    one = (np.exp(weights[1, 0]) + np.exp(weights[1, 1])) / total
-    assert found.frames == pytest.approx([(one + 1 / (1 + np.exp(-f))) / 2] * 2, abs=1e-6)
-
-
-def test_window_edges_are_rounded_before_scoring() -> None:
-    (found,) = find_windows([(MomentScore(), series(([0.0, 0.0, 1.0, 1.0, 0.0], 0.7)))], Decoding(round_to=1))
-    assert found.windows[0][:2] == (1, 3)
-    assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
-
-
 def test_moment_windows_are_found_for_extreme_frame_scores() -> None:
     score = MomentScore()
     with torch.no_grad():
@@ -224,19 +187,3 @@ def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
                 if iou(moment, window)[0] >= IOU - 1e-9:
                     expected += np.exp(table[i, j]) * np.array([edges[i], edges[j + 1], 1.0])
         assert found == pytest.approx(expected, abs=1e-9)
-
-
-def test_decoding_settings_raise_frame_scores_and_refine_window_edges() -> None:
-    score = MomentScore()
-    asked = series(([-0.2, 0.1, 0.2, -0.3, 0.3], 1.0), ([0.1, -0.4, -0.2], 0.5))
-    plain, heard, both = (
-        find_windows([(score, asked)], Decoding(**settings))  # type: ignore[arg-type]
-        for settings in ({}, {"heard": 0.999}, {"heard": 0.999, "mean_edges": True})
-    )
-    for query in range(2):
-        assert heard[query].frames.sum() > plain[query].frames.sum()
-        assert [one.score for one in both[query].windows] == [one.score for one in heard[query].windows]
-    assert [one.windows for one in both] != [one.windows for one in heard]
-    twice = find_windows([(score, asked)] * 2, Decoding(heard=0.999, mean_edges=True))
-    for one, other in zip(twice, both, strict=True):
-        assert [pytest.approx(tuple(window), abs=1e-4) for window in one.windows] == list(map(tuple, other.windows))

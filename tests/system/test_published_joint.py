@@ -1,6 +1,7 @@
 """Published models of audio and text by their names: scores of the library, folders of sounds, times, messages."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def clip_logit(path: Path, text: str) -> float:
 
 
 @torch.inference_mode()
-def clap_cosines(paths: list[Path]) -> np.ndarray:
+def clap_cosines(paths: list[Path], queries: Sequence[str] = QUERIES) -> np.ndarray:
     """(Q, C) logits_per_text of ClapModel without its scale; of several segments, for their mean projection."""
     model = transformers.ClapModel.from_pretrained(hub_folder("clap")).eval()
     extractor = transformers.ClapFeatureExtractor.from_pretrained(hub_folder("clap"))
@@ -111,12 +112,12 @@ def clap_cosines(paths: list[Path]) -> np.ndarray:
         pieces = pieces_of(path, 10)
         inputs = extractor(pieces, sampling_rate=48_000, return_tensors="pt")
         if len(inputs["input_features"]) == 1:
-            tokens = tokenizer(QUERIES, return_tensors="pt", padding=True)
+            tokens = tokenizer(list(queries), return_tensors="pt", padding=True)
             columns.append((model(**inputs, **tokens).logits_per_text / model.logit_scale_t.exp())[:, 0].numpy())
             continue
         projected = model.audio_projection(model.audio_model(**inputs).pooler_output).numpy()
         audio = np.average(projected, 0, list(map(len, pieces)))
-        texts = [model.text_model(**tokenizer([text], return_tensors="pt")).pooler_output for text in QUERIES]
+        texts = [model.text_model(**tokenizer([text], return_tensors="pt")).pooler_output for text in queries]
         text = model.text_projection(torch.cat(texts)).numpy()
         columns.append(text @ audio / np.linalg.norm(audio) / np.linalg.norm(text, axis=1))
     return np.stack(columns, 1)

@@ -290,28 +290,3 @@ def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_
     features = Features({"any": bank}, {"c": "a"}, grids={"any": Grid(1.0, 0.5)})
     ((*pieces,),), cut = pieces_of([clip], features, 0.06, 0.7)
     assert [cut.frames("any", piece.id).tolist() for piece in pieces] == [[[n]] for n in (0, 1, 1, 2, 3, 3)]
-
-
-@pytest.mark.slow
-def test_run_and_export_and_verb_rank_find_the_same_windows_with_decoding_settings(
-    moments_manifest: Path, tmp_path: Path
-) -> None:
-    content = tiny_moments.recipe(moments_manifest, tmp_path, epochs=3)
-    decoding = {"heard": 0.999, "mean_edges": True, "round_to": 0.1}
-    content["rank"] = {
-        "overlap": content["rank"]["overlap"] | {"windows": "overlap", "decoding": decoding},
-        "plain": content["rank"]["overlap"] | {"windows": "overlap"},
-    }
-    assert main(["run", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
-    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
-    files = {name: (tmp_path / f"run/scores/{name}.windows.jsonl").read_bytes() for name in content["rank"]}
-    assert files["overlap"] != files["plain"]
-    moments = moments_manifest.parent / "moments.jsonl"
-    asked = [moments_manifest, moments, "--split", "evaluation"]
-    plain = ["--decode", "heard=null", "--decode", "mean_edges=false", "--decode", "round_to=null"]
-    for model in ("run", "exported"):
-        ranking = ["locate", tmp_path / model, *asked, "--out", tmp_path / "w.jsonl"]
-        assert main(list(map(str, ranking))) == 0
-        assert (tmp_path / "w.jsonl").read_bytes() == files["overlap"]
-        assert main([*map(str, ranking), *plain]) == 0
-        assert (tmp_path / "w.jsonl").read_bytes() == files["plain"]

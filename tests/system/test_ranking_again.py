@@ -356,18 +356,6 @@ def test_changed_entry_whose_blind_set_is_gone_has_no_old_result(desk: Path, wor
     assert not list(Path("runs/tiny_s3").rglob("blind.*"))
 
 
-def test_blind_set_that_arrives_during_training_waits_for_the_next_run(
-    desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change(blind=blind())
-    with monkeypatch.context() as patched:
-        patched.setattr("system.experiments.run.train", lambda *_: unpack(world))
-        assert main(["run", "mine.yaml"]) == 0
-    assert not result()["blind"]
-    assert main(["run", "mine.yaml"]) == 0
-    assert "blind" in result()["blind"]
-
-
 def test_blind_set_that_no_csv_can_hold_is_refused_before_training(
     desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -191,25 +191,6 @@ def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_paramete
     assert sum(parameter.numel() for parameter in encoder.parameters()) == 1_317_376
 
 
-def test_incompatible_encoders_are_reported_with_line_and_key(tmp_path: Path) -> None:
-    content = valid(tmp_path)
-    frozen = content["model"]["audio"]["experts"]
-    content["model"]["audio"] = {"kind": "gru", "experts": frozen, "width": 4, "hidden": 7, "dropout": 0}
-    content["model"]["audio"]["embedding"] = "frames"
-    path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    lines = path.read_text().splitlines()
-    hidden, embedding = (lines.index(f"    {line}") + 1 for line in ("hidden: 7", "embedding: frames"))
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(path)
-    assert caught.value.problems == [
-        f"{path}:{hidden}: model.audio.hidden: the GRU returns 2 x 7 values, but text embeddings have 32; "
-        "set hidden to 16",
-        f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; set embedding: mean",
-    ]
-    with pytest.raises(RecipeError, match="multiple"):
-        load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
-
-
 def test_set_option_accepts_json_values(tmp_path: Path) -> None:
     loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
     assert [loss.kind for loss in loaded.recipe.stages["only"].losses] == ["matching"]

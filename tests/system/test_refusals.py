@@ -20,7 +20,6 @@ from safetensors.torch import load_file, save_file
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.recipe.load import load_recipe
-from system.runs import checkpoints
 
 RANK = "rank run audio blind.csv --out x.npy"
 COMMANDS = [
@@ -362,13 +361,6 @@ def test_damaged_run_is_refused_and_left_as_it_is(
     del before["run/log.txt"]
     assert before.items() <= contents(tmp_path).items()
     assert not Path("s.npy").exists()
-
-
-def test_cut_training_state_is_refused(unbroken: Path, tmp_path: Path) -> None:
-    (tmp_path / "finetune").mkdir()
-    (tmp_path / "finetune/last.pt").write_bytes((unbroken / "finetune/last.pt").read_bytes()[:-300])
-    with pytest.raises(KitError, match="damaged"):
-        checkpoints.load_state(tmp_path / "finetune")
 
 
 # --- data: clips, captions and files that do not fit ------------------------------------------------------------------

@@ -71,13 +71,6 @@ def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> No
     assert (found.by, found.validation) == ("loss", 3.0), "the lower loss is the better one"
 
 
-def test_verb_runs_lists_every_run_with_its_changes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = listed(capsys, runs).splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["a", "b", "c", "d"]
-    assert lines[2].endswith("seed=3 stages.finetune.epochs=2")
-    assert [line.split()[0] for line in listed(capsys, runs / "a").splitlines()[1:]] == ["a"]
-
-
 def test_verb_runs_with_sort_lists_the_best_run_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("a", 0.1), ("b", 0.7), ("d", 0.4)):
         line = {"stage": "s", "epoch": 1, "seconds": value * 3600, "validation": {"mAP@10": value}}

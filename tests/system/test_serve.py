@@ -24,7 +24,6 @@ from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore
 from system.models.text import Published
 from system.moments.windows import Decoding
-from system.ranking.embedding import embed_texts
 from system.retriever import Hit, Pool, WindowSettings, list_clips, load_model
 from system.serve.server import Search
 
@@ -144,18 +143,6 @@ def test_recordings_with_too_many_frames_are_found_without_times(
     assert located["late.wav"] is None
     assert located["twice.wav"] is not None
     assert {window[:2] for window in located["twice.wav"].windows[:2]} == {(0.0, 2.0), (6.0, 10.0)}
-
-
-def test_search_ranks_recordings_by_the_log_odds_of_containing_a_moment(tmp_path: Path) -> None:
-    """Against all labellings of ten frames, one by one."""
-    search = search_in(tmp_path)
-    score, words = search.retriever.model.moments, embed_texts(search.retriever.model, ["ab"])
-    for hit in search.find("ab", 3) or []:
-        frames = score.weights(score.cosines(search.pool.embedded.rows([hit.row]), words)[0][0]).scores.double()
-        bits = torch.tensor([[n >> t & 1 for t in range(10)] for n in range(1, 1024)]).double()
-        turns = bits.diff(dim=1)
-        weights = bits @ frames + score.enter * (turns == 1).sum(1) + score.leave * (turns == -1).sum(1)
-        assert hit.score == pytest.approx(weights.logsumexp(0).item(), abs=1e-4)
 
 
 @pytest.fixture(scope="module")

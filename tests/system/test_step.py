@@ -208,3 +208,4 @@ def test_scores_are_float32_for_any_embedding_dtype(
     stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
     add_gradients(model, collate(world.items, world.features, world.relevance), stage, "bf16", scaler())
     assert seen == {torch.float32}
+    assert grads(model).isfinite().all()

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 from outcomes import COUNTED, digest, kill_after, lines
-from plans import plan
 
 from data_tools.datasets.clotho import hold_out
 from data_tools.errors import DataError
@@ -139,20 +138,6 @@ def test_mean_of_scores_for_different_queries_is_refused(done: Path) -> None:
     with pytest.raises(SubmissionError, match="b and a have different query ids"):
         blend({"a": one, "b": other})
     assert np.array_equal(blend({"a": one, "b": one}).values, one.values)
-
-
-def test_check_reports_missing_audio_and_model_folders(world: Path, tmp_path: Path) -> None:
-    whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
-    assert "MISSING" not in plan(whole)
-    for model, words in (
-        ("/no/such/folder", "the model is neither a folder"),
-        ("some-name", "the model is neither a folder nor in the hub's cache"),
-    ):
-        text = {"kind": "published", "model": model, "dim": 384, "trainable": True, "head": "none"}
-        content = schedule(world, tmp_path)
-        content["model"]["text"] = text
-        changed = load_recipe(tiny.write_recipe(tmp_path / "t.yaml", content)).recipe
-        assert f"{model}: {words}" in plan(changed)
 
 
 # the shipped recipes

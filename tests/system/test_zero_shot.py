@@ -7,18 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-import torch
-import transformers
 import yaml
 from errors_of import relative
 from hub_models import hub_folder
 from outcomes import refused
 from pdf import PDF
 from recorded_run import about as about_of
+from test_published_joint import clap_cosines
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.__main__ import main as data_tools
-from data_tools.audio import read_audio
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package.meta import external_items
@@ -80,30 +78,12 @@ def run(folder: Path, recipe: Path) -> Path:
     return folder / "run"
 
 
-@torch.inference_mode()
-def by_hand(folder: Path) -> np.ndarray:
-    """(11, 11) cosines of captions and sounds, by transformers' own ClapModel: segments by their seconds."""
-    model = transformers.ClapModel.from_pretrained(hub_folder("clap")).eval()
-    extractor = transformers.ClapFeatureExtractor.from_pretrained(hub_folder("clap"))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(hub_folder("clap"))
-    clips, captions = [], []
-    for n, caption in enumerate(CAPTIONS):
-        wave = (read_audio(folder / f"sounds/{n}.wav", 48_000) * 32_768).round().clip(-32_768, 32_767) / 32_768
-        pieces = [wave[first : first + 480_000].astype(np.float32) for first in range(0, len(wave), 480_000)]
-        pieces = [np.pad(piece, (0, max(0, 4_800 - len(piece)))) for piece in pieces]
-        outputs = model.audio_model(**extractor(pieces, sampling_rate=48_000, return_tensors="pt"))
-        clips.append(np.average(model.audio_projection(outputs.pooler_output).numpy(), 0, list(map(len, pieces))))
-        text = model.text_model(**tokenizer([caption], return_tensors="pt"))
-        captions.append(model.text_projection(text.pooler_output)[0].numpy())
-    a, t = (np.stack(part) / np.linalg.norm(part, axis=1, keepdims=True) for part in (clips, captions))
-    return t @ a.T  # type: ignore[no-any-return]
-
-
 def test_zero_shot_run_matches_clap_scores(folder: Path, run: Path) -> None:
     matrix = read_scores(run / "scores/evaluation.npy")
     assert list(matrix.query_texts) == CAPTIONS
+    expected = clap_cosines([folder / f"sounds/{n}.wav" for n in range(len(CAPTIONS))], CAPTIONS)
     order = [matrix.file_names.index(f"{n}.wav") for n in range(len(CAPTIONS))]
-    assert relative(matrix.values[:, order], by_hand(folder)) < 1e-5
+    assert relative(matrix.values[:, order], expected) < 1e-5
     result = json.loads((run / "result.json").read_text())
     entry = result["rank"]["evaluation"]
     assert entry["checkpoint"] == "published weights"
@@ -111,18 +91,6 @@ def test_zero_shot_run_matches_clap_scores(folder: Path, run: Path) -> None:
     assert not any(result["parameters"]["trained"].values())
     assert (run / "submission/evaluation.csv").exists()
     assert "untrained" not in (run / "log.txt").read_text()
-
-
-def test_zero_shot_submission_files_are_written_and_checked(run: Path, tmp_path: Path) -> None:
-    scores = str(run / "scores/evaluation.npy")
-    for edition in ("2022", "2025"):
-        out = str(tmp_path / f"{edition}.csv")
-        assert submission(["write", scores, "--edition", edition, "--out", out]) == 0
-    ranked = [line.split(",") for line in (tmp_path / "2022.csv").read_text().splitlines()]
-    assert [len(row) for row in ranked] == [11] * 12
-    matrix = read_scores(run / "scores/evaluation.npy")
-    assert ranked[1][1] == matrix.file_names[int(matrix.values[matrix.query_texts.index(ranked[1][0])].argmax())]
-    assert [len(line.split(",")) for line in (tmp_path / "2025.csv").read_text().splitlines()] == [12] * 12
 
 
 def test_zero_shot_run_is_packed_with_a_description_of_its_own(
