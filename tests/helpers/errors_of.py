@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 
-def relative(found: Any, expected: np.ndarray) -> float:
+def relative(found: Any, expected: Any) -> float:
     """Largest difference by the largest value."""
-    assert np.shape(found) == np.shape(expected)
-    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
+    return largest(found, expected) / float(np.abs(np.asarray(expected)).max())
 
 
-def largest(found: Any, expected: np.ndarray) -> float:
+def largest(found: Any, expected: Any) -> float:
     """Largest difference."""
     assert np.shape(found) == np.shape(expected)
-    return float(np.abs(np.asarray(found) - expected).max())
+    return float(np.abs(np.asarray(found) - np.asarray(expected)).max())

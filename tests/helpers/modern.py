@@ -26,11 +26,6 @@ SCALES: dict[str, tuple[float, float]] = {  # of standard normal numbers, and a 
 
 
 @functools.cache
-def golden() -> dict[str, np.ndarray]:
-    return dict(np.load(FOLDER / "modern_encoders.npz"))
-
-
-@functools.cache
 def described(name: str) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((FOLDER / "keys_modern_encoders.json").read_text())[name]
     return result
@@ -59,15 +54,6 @@ def tensors(name: str) -> dict[str, torch.Tensor]:
     """Tensors by their published keys, without those that the original computes. Not to be changed."""
     keys = described(name)["keys"]
     return {key: torch.from_numpy(fill(key, one)) for key, one in keys.items() if one["rule"] != "frozen"}
-
-
-def wave(clip: str) -> torch.Tensor:
-    """(1, N) at 16 kHz: A, B, A3 (3 s of A), C (32 s of both), S (silence)."""
-    if clip == "S":
-        return torch.zeros(1, 160_000)
-    a, b = (golden()[f"{letter}_wave_int16"].astype(np.float32) / 32_768 for letter in "AB")
-    samples = {"A": a, "A3": a[:48_000], "B": b, "C": np.concatenate([a, b, a[::-1], a[:104_000]])}[clip]
-    return torch.from_numpy(np.ascontiguousarray(samples))[None]
 
 
 def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndarray:

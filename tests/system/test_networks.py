@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from errors_of import relative
 from quick import first_quick
 from torch import nn
 
@@ -249,11 +250,6 @@ def layers_of(name: str) -> tuple[Layers, frozenset[str]]:
         made = ROWS[name].network().layers()
     made.load(tensors)
     return made.eval().requires_grad_(False), frozenset(tensors)
-
-
-def relative(found: Any, expected: np.ndarray) -> float:
-    assert np.shape(found) == expected.shape
-    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
 
 
 def whole(waves: torch.Tensor) -> torch.Tensor:

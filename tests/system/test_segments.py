@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from errors_of import relative
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
@@ -36,12 +37,6 @@ def batch_of(*waves: np.ndarray) -> dict[str, Series]:
 def noise(*seconds: float) -> list[np.ndarray]:
     random = np.random.default_rng(1)
     return [random.integers(-9000, 9000, round(one * 32_000)).astype(np.int16) for one in seconds]
-
-
-def relative(found: torch.Tensor, expected: Any) -> float:
-    expected = np.asarray(expected)
-    assert found.shape == expected.shape
-    return float(np.abs(found.detach().numpy() - expected).max() / np.abs(expected).max())
 
 
 def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
