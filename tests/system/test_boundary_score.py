@@ -1,65 +1,18 @@
 """Boundaries by frames and sentence, against all labellings one after the other."""
 
 import math
-from itertools import pairwise, product
 
-import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from labellings import weights_of
 from window_tables import frame_posteriors, moment_posteriors
 
 from data_tools.moments import Moment
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import BoundaryScore
-from system.moments.labellings import log_likelihood, log_partition, raise_scores
+from system.moments.labellings import log_partition, raise_scores
 from system.moments.windows import Grid
 from system.ranking.windows import FrameSeries, fit_score
-
-# The chain of one recording: scores, enter, leave, each (T,) float64
-Chain = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def chain(frames: int) -> Chain:
-    scores, enter, leave = np.random.default_rng(frames).normal(size=(3, frames)) * 2
-    return scores, enter, leave
-
-
-def weights_of(scores: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> dict[tuple[int, ...], float]:
-    """Weight of every labelling, from the definition: index t is the step from frame t - 1 to frame t."""
-    weights = {}
-    for labels in product((0, 1), repeat=len(scores)):
-        total = float(np.dot(scores, labels))
-        for t, (before, after) in enumerate(pairwise(labels), 1):
-            total += enter[t] * (after > before) + leave[t] * (after < before)
-        weights[labels] = math.exp(total)
-    return weights
-
-
-def as_batch(*arrays: np.ndarray, padding: int = 3) -> tuple[torch.Tensor, ...]:
-    """Arrays (T,) of one recording as rows (1, T + padding), with large values after the end, and its length."""
-    scores, enter, leave = (F.pad(torch.from_numpy(one)[None], (0, padding), value=90.0) for one in arrays)
-    return scores, torch.tensor([len(arrays[0])]), enter, leave
-
-
-@pytest.mark.parametrize("frames", range(1, 9))
-def test_posteriors_with_transition_weights_per_frame_match_sums_over_all_labellings(frames: int) -> None:
-    weights = weights_of(*chain(frames))
-    total = sum(weights.values())
-    scores, lengths, enter, leave = as_batch(*chain(frames))
-    assert float(log_partition(scores, lengths, enter, leave)) == pytest.approx(math.log(total), rel=1e-12)
-    table, inside = np.zeros((frames, frames)), np.zeros(frames)
-    for labels, value in weights.items():
-        chosen = F.pad(torch.tensor([labels], dtype=torch.bool), (0, scores.shape[1] - frames))
-        found = log_likelihood(scores, lengths, chosen, enter, leave)
-        assert float(found) == pytest.approx(math.log(value / total), abs=1e-9)
-        inside += np.array(labels) * value / total
-        changes = np.diff([0, *labels, 0])
-        for first, behind in zip(np.flatnonzero(changes == 1), np.flatnonzero(changes == -1), strict=True):
-            table[first, behind - 1] += value / total
-    posteriors = moment_posteriors(scores, lengths, enter, leave)[0, :frames, :frames]
-    assert np.abs(posteriors.exp().numpy() - table).max() < 1e-9
-    assert np.abs(frame_posteriors(scores, lengths, enter, leave)[0, :frames].numpy() - inside).max() < 1e-9
 
 
 def test_equal_transition_weights_per_frame_match_a_constant_weight() -> None:
@@ -68,31 +21,6 @@ def test_equal_transition_weights_per_frame_match_a_constant_weight() -> None:
     rows = [one.expand(3, 6) for one in numbers]
     for function in (log_partition, frame_posteriors, moment_posteriors):
         torch.testing.assert_close(function(scores, lengths, *rows), function(scores, lengths, *numbers))
-
-
-def test_gradient_of_transition_weights_per_frame_is_correct() -> None:
-    generator = torch.Generator().manual_seed(0)
-    given = [torch.randn(3, 6, dtype=torch.float64, generator=generator, requires_grad=True) for _ in range(3)]
-    lengths, labels = torch.tensor([6, 4, 1]), torch.rand(3, 6, generator=generator) < 0.5
-    assert torch.autograd.gradcheck(lambda s, a, c: log_likelihood(s, lengths, labels, a, c), given)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("frames", [2, 5, 8])
-def test_scores_raised_to_a_given_probability_of_a_moment_give_exactly_this_probability(
-    frames: int, share: float
-) -> None:
-    """The probability of any moment, by all labellings, is the wanted one."""
-    scores, enter, leave = chain(frames)
-    scores = scores - 8
-    given = as_batch(scores, enter, leave)
-    more, entered = (one[0, :frames].numpy() for one in raise_scores(*given, 0.9, share))
-    rises = np.concatenate([more - scores, entered - enter])
-    d = rises[0] / share if share else rises[-1]
-    assert d > 1
-    assert rises == pytest.approx([share * d] * frames + [(1 - share) * d] * frames, abs=1e-9)
-    weights = weights_of(more, entered, leave)
-    assert 1 - 1 / sum(weights.values()) == pytest.approx(0.9, abs=1e-6)
 
 
 def test_scores_of_each_recording_are_raised_separately_to_the_given_probability() -> None:

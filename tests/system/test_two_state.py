@@ -1,64 +1,46 @@
 """The likelihood and the posteriors of labellings, against all labellings one after the other."""
 
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from labellings import as_batch, chain, moments_of, weights_of
 from window_tables import frame_posteriors, moment_posteriors
 
 from system.moments.labellings import log_likelihood, log_partition, raise_scores
 
 F64 = torch.float64
-Runs = list[tuple[int, int]]
 
 
 def tensor(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=F64)
 
 
-def runs_of_true(labels: tuple[int, ...]) -> Runs:
-    """First and last frame of every run of ones."""
-    found, start = [], None
-    for t, label in enumerate((*labels, 0)):
-        if label and start is None:
-            start = t
-        if not label and start is not None:
-            found.append((start, t - 1))
-            start = None
-    return found
-
-
-def weight(scores: np.ndarray, labels: tuple[int, ...], enter: float, leave: float) -> float:
-    """Straight from the definition, by the runs."""
-    total = float(np.dot(scores, labels))
-    for first, last in runs_of_true(labels):
-        total += enter * (first > 0) + leave * (last < len(labels) - 1)
-    return float(np.exp(total))
-
-
-@pytest.mark.parametrize("frames", range(1, 13))
-def test_posteriors_of_the_two_state_model_match_sums_over_all_labellings_of_frames(frames: int) -> None:
-    rng = np.random.default_rng(frames)
-    scores, (enter, leave) = rng.normal(size=frames) * 2, rng.normal(size=2) * 2
-    weights = {labels: weight(scores, labels, enter, leave) for labels in product((0, 1), repeat=frames)}
+@pytest.mark.parametrize("per_frame", [False, True])
+@pytest.mark.parametrize("frames", range(1, 11))
+def test_posteriors_of_the_two_state_model_match_sums_over_all_labellings_of_frames(
+    frames: int, per_frame: bool
+) -> None:
+    """The weights of entering and leaving are one number each, or those of a boundary model, one per frame."""
+    weights = weights_of(*chain(frames, per_frame))
     partition = sum(weights.values())
-    asked = torch.from_numpy(scores)[None], torch.tensor([frames]), tensor(enter)[0], tensor(leave)[0]
+    asked = as_batch(*chain(frames, per_frame))
     assert float(log_partition(*asked)) == pytest.approx(np.log(partition), rel=1e-12, abs=1e-12)
     for labels in list(weights)[:: max(1, len(weights) // 50)]:
-        chosen = torch.tensor([labels], dtype=torch.bool)
-        found = log_likelihood(asked[0], asked[1], chosen, *asked[2:])
+        chosen = torch.tensor([labels + (0,) * 3], dtype=torch.bool)
+        found = log_likelihood(*asked[:2], chosen, *asked[2:])
         assert float(found) == pytest.approx(np.log(weights[labels] / partition), abs=1e-9)
     table, inside = np.zeros((frames, frames)), np.zeros(frames)
     for labels, value in weights.items():
         inside += np.array(labels) * value / partition
-        for first, last in runs_of_true(labels):
+        for first, last in moments_of(labels):
             table[first, last] += value / partition
-    assert np.abs(moment_posteriors(*asked)[0].exp().numpy() - table).max() < 1e-9
-    assert np.abs(frame_posteriors(*asked)[0].numpy() - inside).max() < 1e-9
+    assert np.abs(moment_posteriors(*asked)[0, :frames, :frames].exp().numpy() - table).max() < 1e-9
+    assert np.abs(frame_posteriors(*asked)[0, :frames].numpy() - inside).max() < 1e-9
 
 
-@pytest.mark.parametrize("frames", range(1, 9))
+@pytest.mark.parametrize("frames", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("probability", [0.5, 0.99, 0.999])
 def test_frame_scores_raised_by_a_constant_reach_the_given_probability_of_a_moment(
     frames: int, probability: float
@@ -72,16 +54,29 @@ def test_frame_scores_raised_by_a_constant_reach_the_given_probability_of_a_mome
     for before, after in zip(scores, raised, strict=True):
         rise = after - before
         assert np.ptp(rise) < 1e-12
-        by_hand = []
-        for values in (before, after):
-            weights = [weight(values, labels, enter, leave) for labels in product((0, 1), repeat=frames)]
-            by_hand.append(1 - weights[0] / sum(weights))
+        by_hand = [1 - 1 / sum(weights_of(values, enter, leave).values()) for values in (before, after)]
         if by_hand[0] >= probability:
             assert rise.max() == 0
         else:
             assert by_hand[1] == pytest.approx(probability, abs=1e-6)
             assert by_hand[1] >= probability - 1e-12
     assert (raised[0] - scores[0]).max() > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("frames", [2, 5, 8])
+def test_scores_raised_to_a_given_probability_of_a_moment_give_exactly_this_probability(
+    frames: int, share: float
+) -> None:
+    """A boundary model gives a share of the rise to the frames, and the rest to entering."""
+    scores, enter, leave = chain(frames, True)
+    scores = scores - 8
+    more, entered = (one[0, :frames].numpy() for one in raise_scores(*as_batch(scores, enter, leave), 0.9, share))
+    rises = np.concatenate([more - scores, entered - enter])
+    d = rises[0] / share if share else rises[-1]
+    assert d > 1
+    assert rises == pytest.approx([share * d] * frames + [(1 - share) * d] * frames, abs=1e-9)
+    assert 1 - 1 / sum(weights_of(more, entered, leave).values()) == pytest.approx(0.9, abs=1e-6)
 
 
 def test_frame_scores_rise_more_for_a_higher_given_moment_probability_and_ignore_padding() -> None:
@@ -110,10 +105,12 @@ def test_posteriors_of_the_two_state_model_for_two_frames_match_hand_values() ->
 
 def test_gradient_of_the_log_partition_of_the_two_state_model_is_the_frame_posterior() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(3, 6, dtype=F64, generator=generator, requires_grad=True)
-    enter, leave = (torch.tensor(value, dtype=F64, requires_grad=True) for value in (-1.5, 0.5))
+    each = [torch.randn(3, 6, dtype=F64, generator=generator, requires_grad=True) for _ in range(3)]
     lengths, labels = torch.tensor([6, 4, 1]), torch.rand(3, 6, generator=generator) < 0.5
-    assert torch.autograd.gradcheck(lambda *a: log_likelihood(a[0], lengths, labels, *a[1:]), (scores, enter, leave))
+    assert torch.autograd.gradcheck(lambda s, a, c: log_likelihood(s, lengths, labels, a, c), each)
+    scores, numbers = each[0], [torch.tensor(value, dtype=F64, requires_grad=True) for value in (-1.5, 0.5)]
+    assert torch.autograd.gradcheck(lambda s, a, c: log_likelihood(s, lengths, labels, a, c), (scores, *numbers))
+    scores.grad, (enter, leave) = None, numbers
     log_partition(scores, lengths, enter, leave).sum().backward()
     assert scores.grad is not None
     expected = frame_posteriors(scores.detach(), lengths, enter.detach(), leave.detach())
