@@ -3,16 +3,15 @@
 import gzip
 import hashlib
 import io
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from sites import Quiet, serving
 
 from data_tools.datasets import download as module
 from data_tools.datasets.download import content_problem, download
@@ -25,7 +24,7 @@ DATA = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
-class Files(BaseHTTPRequestHandler):
+class Files(Quiet):
     """Serves DATA. /whole: no ranges. /broken: stops at half, once. /missing: 404."""
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
@@ -39,8 +38,7 @@ class Files(BaseHTTPRequestHandler):
         if first >= len(DATA):
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(DATA)}")
-            self.end_headers()
-            return None
+            return self.end_headers()
         body = DATA[first:]
         self.send_response(206 if first else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -53,9 +51,6 @@ class Files(BaseHTTPRequestHandler):
         self.wfile.write(body)
         return None
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +60,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def site() -> Iterator[str]:
     Files.asked.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(Files) as address:
+        yield address
 
 
 def test_published_file_is_downloaded_once_and_verified(site: str, tmp_path: Path) -> None:
@@ -150,7 +141,7 @@ def test_download_reports_server_errors(site: str, tmp_path: Path) -> None:
 PAGE = b"<!DOCTYPE html>\n<html><title>Please log in</title></html>"
 
 
-class Odd(BaseHTTPRequestHandler):
+class Odd(Quiet):
     """Serves answers that are not a published file, by their path."""
 
     asked = 0
@@ -171,19 +162,12 @@ class Odd(BaseHTTPRequestHandler):
         with suppress(BrokenPipeError):  # the client has refused it by its headers
             self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def odd() -> Iterator[str]:
     Odd.asked = 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(Odd) as address:
+        yield address
 
 
 def checkpoint() -> bytes:

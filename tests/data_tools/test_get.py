@@ -4,17 +4,16 @@ import hashlib
 import json
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from data_files import failure, write_rows, write_wav
+from sites import Quiet, serving
 
 from data_tools.__main__ import main
 from data_tools.datasets import get as module
@@ -55,35 +54,14 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """The address of a local server of the files in a folder."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        """Serves the folder without a log."""
-
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments, directory=str(folder))  # type: ignore[arg-type]
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    class Server(ThreadingHTTPServer):
-        """Accepts all connections of a test: one that does not fit into the queue is tried again after a second."""
-
-        request_queue_size = 64
-
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+class Folder(Quiet, SimpleHTTPRequestHandler):
+    """Serves the files in a folder."""
 
 
 @pytest.fixture
 def mirror(published: Path) -> Iterator[str]:
     """The address of a local server of these files."""
-    with serving(published) as address:
+    with serving(partial(Folder, directory=published)) as address:
         yield address
 
 
@@ -218,16 +196,13 @@ MADE = {
 }  # function that makes the published files, and the clips in each manifest
 
 
-@needs_7z
-@pytest.mark.parametrize("name", MADE)
-def test_get_makes_the_manifests_of_every_data_set(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    publish, counts = MADE[name]
+@pytest.fixture
+def site(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder with the published files of a data set, and the address of its server."""
     server, made = tmp_path / "server", tmp_path / "made"
     server.mkdir()
     made.mkdir()
-    publish(server, made)
+    MADE[name][0](server, made)
     shutil.rmtree(made)
     files = [
         file._replace(md5=file.md5 and hashlib.md5((server / file.name).read_bytes()).hexdigest())
@@ -237,42 +212,45 @@ def test_get_makes_the_manifests_of_every_data_set(
     assert {Path(file.name).name for file in files} == {path.name for path in server.rglob("*") if path.is_file()}
     monkeypatch.setitem(SETS, name, SETS[name]._replace(files=tuple(files)))
     monkeypatch.chdir(tmp_path)
-    with serving(server) as address:
-        assert main(["get", name, "--mirror", address]) == 0
-        found = {
-            path.stem: len(read_manifest(path)) for path in Path("data").glob("*.jsonl") if "_moments" not in path.name
-        }
-        assert found == counts
-        capsys.readouterr()
-        archives = [file for file in files if file.archive]
-        for file in archives:
+    with serving(partial(Folder, directory=server)) as address:
+        yield server, address
+
+
+@needs_7z
+@pytest.mark.parametrize("name", MADE)
+def test_get_makes_the_manifests_of_every_data_set(
+    name: str, site: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, address = site
+    assert main(["get", name, "--mirror", address]) == 0
+    found = {
+        path.stem: len(read_manifest(path)) for path in Path("data").glob("*.jsonl") if "_moments" not in path.name
+    }
+    assert found == MADE[name][1]
+    capsys.readouterr()
+    for file in SETS[name].files:
+        if file.archive:
             Path("data", name, file.name).unlink()
-        assert main(["get", name, "--mirror", address]) == 0
-        assert ": unpacked" not in capsys.readouterr().out
+    assert main(["get", name, "--mirror", address]) == 0
+    assert ": unpacked" not in capsys.readouterr().out
 
 
 @needs_7z
 @pytest.mark.parametrize("name", ["castella", "wavcaps"])
 def test_get_refuses_a_damaged_castella_or_wavcaps_archive(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server, made = tmp_path / "server", tmp_path / "made"
-    server.mkdir()
-    made.mkdir()
-    MADE[name][0](server, made)
+    server, address = site
+    files = tuple(file._replace(md5="") for file in SETS[name].files)
+    monkeypatch.setitem(SETS, name, SETS[name]._replace(files=files))
     archive = server / ("clap.tar.gz" if name == "castella" else "WavCaps_mp3.7z.002")
     whole = archive.read_bytes()
     archive.write_bytes(whole[:-200])
-    files = [file._replace(md5="") for file in SETS[name].files if (server / file.name).exists()]
-    monkeypatch.setitem(SETS, name, SETS[name]._replace(files=tuple(files)))
-    monkeypatch.chdir(tmp_path)
-    with serving(server) as address:
-        text = failure(capsys, "get", name, "--mirror", address)
-        assert "cannot be unpacked" in text
-        archive.write_bytes(whole)
-        for path in Path("data", name).glob(f"{archive.name.removesuffix('.002')}*"):
-            path.unlink()
-        assert main(["get", name, "--mirror", address]) == 0
+    assert "cannot be unpacked" in failure(capsys, "get", name, "--mirror", address)
+    archive.write_bytes(whole)
+    for path in Path("data", name).glob(f"{archive.name.removesuffix('.002')}*"):
+        path.unlink()
+    assert main(["get", name, "--mirror", address]) == 0
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -293,7 +271,7 @@ def test_files_of_a_zenodo_record_are_fetched_and_verified(
     server, folder = tmp_path / "server", tmp_path / "data/castella_features"
     (server / "records").mkdir(parents=True)
     (server / "content").write_bytes(b"frames")
-    with serving(server) as address:
+    with serving(partial(Folder, directory=server)) as address:
         file = {"key": "m2d.bin", "checksum": f"md5:{hashlib.md5(b'frames').hexdigest()}"}
         content = {"metadata": {"title": "Features"}, "files": [file | {"links": {"self": f"{address}/content"}}]}
         (server / "records/20772071").write_text(json.dumps(content))
@@ -304,12 +282,6 @@ def test_files_of_a_zenodo_record_are_fetched_and_verified(
         assert (folder / "m2d.bin").read_bytes() == b"frames"
         (folder / "m2d.bin").write_bytes(b"others")
         assert "m2d.bin" in failure(capsys, "get", "castella_features")
-
-
-def test_dry_run_of_get_fetches_nothing(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command(tmp_path, mirror, "--dry-run")) == 0
-    assert "lbar data clotho" in capsys.readouterr().out
-    assert not (tmp_path / "data").exists()
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +12,7 @@ import pytest
 import soundfile
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
+from sites import Quiet, serving
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, caption_queries, read_manifest
@@ -86,7 +85,7 @@ def test_card_of_an_export_has_the_scores_of_its_checkpoint(exported: Path, unbr
     assert data.datasets == ["tones"]
 
 
-class Hub(BaseHTTPRequestHandler):
+class Hub(Quiet):
     """Stands in for the hub: it takes a new repository and one commit of files."""
 
     received: ClassVar[dict[str, Any]] = {}
@@ -125,35 +124,22 @@ class Hub(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def log_message(self, *args: Any) -> None:
-        pass
-
 
 @pytest.mark.slow
 def test_export_is_uploaded_whole_and_stays_if_the_hub_refuses(unbroken: Path, tmp_path: Path, root: Path) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    place = f"http://127.0.0.1:{server.server_port}"
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": place,
-        "HF_TOKEN": "hf_x",
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_OFFLINE": "0",
-    }
+    environment = {**os.environ, "HF_TOKEN": "hf_x", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
 
     def push(name: str, out: Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "system", "export", str(unbroken), "--out", str(out), "--push", name]
         return subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment)
 
-    done = push("me/model", tmp_path / "a")
+    with serving(Hub) as environment["HF_ENDPOINT"]:
+        done = push("me/model", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     assert "uploaded: " in done.stdout
     written = {path.relative_to(tmp_path / "a").as_posix() for path in (tmp_path / "a").rglob("*") if path.is_file()}
     assert set(Hub.received) >= {"README.md", "model.safetensors", "recipe.json", "modules.json"}
     assert set(Hub.received) == written
-    server.shutdown()
-    server.server_close()
     refused = push("me/model", tmp_path / "b")
     assert refused.returncode == 1
     assert "not uploaded" in refused.stderr
