@@ -163,15 +163,6 @@ def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert "both" in failure(capsys, *argv)
     (tmp_path / "clotho_val_release.jsonl").unlink()
     before = (tmp_path / "castella_val_release.jsonl").read_bytes()
-    argv = (
-        "castella",
-        tmp_path,
-        "--features",
-        features(tmp_path),
-        "--out",
-        tmp_path / "a.jsonl",
-        "--moments",
-        tmp_path / "castella_val_release.jsonl",
-    )
-    assert "overwrite" in failure(capsys, *argv)
+    argv = ("castella", tmp_path, "--features", features(tmp_path), "--out", tmp_path / "a.jsonl", "--moments")
+    assert "overwrite" in failure(capsys, *argv, tmp_path / "castella_val_release.jsonl")
     assert (tmp_path / "castella_val_release.jsonl").read_bytes() == before

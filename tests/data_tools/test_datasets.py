@@ -309,14 +309,7 @@ def test_invalid_audiocaps_tables_are_refused(
 
 ITEMS = [
     {"id": "Yab.wav", "caption": "AudioSet.", "audio": "wav_path", "duration": 10.0},
-    {
-        "id": "180913",
-        "caption": "Freesound.",
-        "author": "ann",
-        "href": "/people/ann/sounds/180913/",
-        "download_link": "https://freesound.org/people/ann/sounds/180913/download/180913__ann__x.wav",
-        "duration": 2.0,
-    },
+    {"id": "180913", "caption": "Freesound.", "author": "ann", "href": "/people/ann/sounds/180913/", "duration": 2.0},
     {"id": "2219", "caption": "SoundBible.", "author": "", "href": "2219-Airplane.html", "duration": 14.1},
     {"id": "7", "caption": "By its path.", "audio": "some/where/Own name.wav"},
 ]

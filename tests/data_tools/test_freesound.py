@@ -197,18 +197,8 @@ def test_key_is_sent_to_the_api_only_and_stored_nowhere(tmp_path: Path, capfd: p
     with served(Sandbox(160)) as server:
         assert main(["-v", "crawl", str(tmp_path / "s.sqlite"), *FAST]) == 0
         scores = write_scores(tmp_path / "scores.csv", falling_scores(server))
-        command = [
-            "-v",
-            "fetch",
-            str(tmp_path / "s.sqlite"),
-            "--scores",
-            str(scores),
-            "--exclude",
-            "none",
-            "--limit",
-            "2",
-        ]
-        assert main([*command, "--out", str(tmp_path / "out")]) == 0
+        command = ["-v", "fetch", str(tmp_path / "s.sqlite"), "--scores", str(scores), "--out", str(tmp_path / "out")]
+        assert main([*command, "--exclude", "none", "--limit", "2"]) == 0
         previews = [headers for path, headers in server.seen if path.startswith("/previews")]
         assert len(previews) == 2
         assert not any(KEY in str(headers.get("Authorization")) for headers in previews)

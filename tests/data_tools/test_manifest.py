@@ -36,15 +36,7 @@ def clip(name: str, folder: Path = Path("/audio"), captions: tuple[str, ...] = (
     )
 
 
-ODD_NAMES = [
-    " Ambience Birds.wav",
-    "Heat duct .wav",
-    "a, b.wav",
-    "x&#39;y.wav",
-    'quo"te.wav',
-    "línea\u2028.wav",
-    "雨.wav",
-]
+ODD_NAMES = [" Birds.wav", "Heat duct .wav", "a, b.wav", "x&#39;y.wav", 'quo"te.wav', "línea\u2028.wav", "雨.wav"]
 
 
 def test_manifest_survives_a_round_trip(tmp_path: Path) -> None:

@@ -59,11 +59,8 @@ def test_table_verb_reads_the_split_of_each_row_from_option_split_column(
     assert status == 0
     assert "3 clips, 3 captions, 1 without readable audio" in output
     clips = read_manifest(sounds.parent / "m.jsonl")
-    assert [(clip.split, clip.seconds is None) for clip in clips] == [
-        ("train", False),
-        ("test", False),
-        ("train", True),
-    ]
+    found = [(clip.split, clip.seconds is None) for clip in clips]
+    assert found == [("train", False), ("test", False), ("train", True)]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ NAMES_OF_ONE_FILE = [
     "./0.wav",
     "../sounds/0.wav",
     "sub//../0.wav",
-    "link.wav",
+    "l.wav",
     "linked/0.wav",
     "{sounds}/0.wav",
 ]
@@ -103,12 +100,12 @@ NAMES_OF_ONE_FILE = [
 
 @pytest.fixture
 def linked(sounds: Path) -> Path:
-    (sounds / "link.wav").symlink_to("0.wav")
+    (sounds / "l.wav").symlink_to("0.wav")
     (sounds / "linked").symlink_to(sounds)
     return sounds
 
 
-@pytest.mark.parametrize("name", ["0.wav", *NAMES_OF_ONE_FILE[1:]])
+@pytest.mark.parametrize("name", NAMES_OF_ONE_FILE)
 def test_audio_file_in_two_splits_of_a_table_stays_only_in_the_held_out_split(
     linked: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -94,9 +94,6 @@ def clip_of(path: Path, name: str | None = None, captions: Sequence[str] = ()) -
         captions=list(captions),
         source="served",
         split="test",
-        freesound_id=None,
-        licence=None,
-        uploader=None,
     )
 
 

@@ -16,6 +16,7 @@ from system.features.bank import Bank
 
 RATE = 16_000
 SIZES = {"development": 48, "validation": 16, "evaluation": 24}
+LOGMEL = {"kind": "logmel", "sample_rate": RATE, "bands": 32, "window_seconds": 0.04, "hop_seconds": 0.02, "stack": 4}
 PITCHES = ["deep", "low", "middling", "raised", "high", "shrill", "piercing", "whistling"]
 
 
@@ -50,9 +51,6 @@ def make_world(folder: Path, sizes: dict[str, int], captions_per_clip: int = 5) 
                     captions=captions(n % len(PITCHES), captions_per_clip, seed),
                     source=folder.name,
                     split=split,  # type: ignore[arg-type]
-                    freesound_id=None,
-                    licence=None,
-                    uploader=None,
                 )
             )
     write_manifest(folder / "manifest.jsonl", clips)
@@ -96,6 +94,8 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
     """A complete recipe over a tiny world, with small encoders."""
     sources = {"train": "development", "validation": "validation", "evaluation": "evaluation"}
     stages = stages or {"only": stage()}
+    layers = {"layers": 1, "heads": 2, "ffn_dim": 48, "dropout": 0.1}
+    ranking = {"kind": "checkpoint", "data": "evaluation", "stage": list(stages)[-1], "checkpoint": "mAP@10"}
     return {
         "name": "tiny",
         "seed": 3,
@@ -104,45 +104,16 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
         "model": {
             "audio": {
                 "kind": "expert_heads",
-                "experts": {
-                    "logmel": {
-                        "kind": "logmel",
-                        "sample_rate": 16000,
-                        "bands": 32,
-                        "window_seconds": 0.04,
-                        "hop_seconds": 0.02,
-                        "stack": 4,
-                    }
-                },
+                "experts": {"logmel": dict(LOGMEL)},
                 "width": 32,
-                "layers": 1,
-                "heads": 2,
-                "ffn_dim": 48,
                 "max_positions": 64,
-                "dropout": 0.1,
+                **layers,
             },
-            "text": {
-                "kind": "transformer",
-                "dim": 32,
-                "layers": 1,
-                "heads": 2,
-                "ffn_dim": 48,
-                "max_words": 16,
-                "dropout": 0.1,
-            },
+            "text": {"kind": "transformer", "dim": 32, "max_words": 16, **layers},
             "score": {"kind": "cosine"},
         },
         "stages": stages,
-        "rank": {
-            "evaluation": {
-                "kind": "checkpoint",
-                "data": "evaluation",
-                "stage": list(stages)[-1],
-                "checkpoint": "mAP@10",
-                "edition": 2022,
-                "csv": True,
-            }
-        },
+        "rank": {"evaluation": ranking | {"edition": 2022, "csv": True}},
     }
 
 

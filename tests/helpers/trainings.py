@@ -67,24 +67,10 @@ def started(
     recipe: Path, run: Path, processes: int, restarts: int = 0, modules: Path | None = None
 ) -> "subprocess.Popen[str]":
     """torchrun with `train`. modules: a folder whose sitecustomize.py every process runs first."""
-    command = [
-        *TORCHRUN[:-1],
-        str(restarts),
-        "--nproc-per-node",
-        str(processes),
-        "-m",
-        "system",
-        "run",
-        "--until=training",
-    ]
+    command = [*TORCHRUN[:-1], str(restarts), "--nproc-per-node", str(processes), "-m", "system", "run", str(recipe)]
+    command += ["--until=training", "--out", str(run), "--device", "cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(modules)} if modules else {})
-    return subprocess.Popen(
-        [*command, str(recipe), "--out", str(run), "--device", "cpu"],
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
