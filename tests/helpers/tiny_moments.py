@@ -67,7 +67,7 @@ def recipe(manifest: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     for source in made["data"].values():
         source["moments"] = str(manifest.parent / "moments.jsonl")
     watched = {"data": ["validation"], "metrics": ["loss", "R1@0.5", "R1@0.7", "mAP"], "keep": 1}
-    stage = tiny.stage(unit="moment", batch_size=16, epochs=12, steps_per_epoch=10, monitor=watched)
+    stage = tiny.stage(unit="moment", batch_size=16, epochs=7, steps_per_epoch=10, monitor=watched)
     stage |= {"captions_per_clip": None, "losses": [{"kind": "two_state", "weight": 1, "per_frame": False}]}
     stage["optimizer"] = stage["optimizer"] | {"lr": 0.003}
     made["stages"] = {"only": stage | changes}

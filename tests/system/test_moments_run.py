@@ -156,7 +156,7 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     assert main(["check", str(path)]) == 0
     said = capsys.readouterr().out
     assert re.search(r"  data validation .* 8 clips, 16 captions, .*, 16 moments\n", said)
-    assert "120 updates of 16 moments from train" in said
+    assert "70 updates of 16 moments from train" in said
     bare = tmp_path / "bare.jsonl"  # CASTELLA's clips have no captions
     write_manifest(bare, [replace(clip, captions=[]) for clip in read_manifest(manifest)])
     for source in made["data"].values():
@@ -229,7 +229,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     assert "has no windows" in said("extra", "blind", fit="extra")
     assert "recording" in said("extra", "late", fit="extra")
     monkeypatch.setattr("system.ranking.windows.MAX_FRAMES", 90)
-    assert "evaluation_000.wav has 101 frames" in said("extra", "blind")
+    assert "validation_000.wav has 101 frames, but the limit is 90" in said("extra", "blind")
     assert main(["run", "--until=training", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
     assert "101 frames" in capsys.readouterr().err
 
