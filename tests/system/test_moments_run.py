@@ -285,7 +285,7 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
     behind = [replace(one, id=f"{one.id}_behind", windows=[(SECONDS, SECONDS + 1)]) for one in known]
     write_moments(tmp_path / "more.jsonl", [*known, *behind], read_manifest(manifest))
     made["data"]["more"] = made["data"]["validation"] | {"moments": str(tmp_path / "more.jsonl")}
-    fits = {"plain": None, "fitted": "validation", "plain_again": None, "fitted_to_more": "more"}
+    fits = {"fitted": "validation", "plain": None, "fitted_to_more": "more", "plain_again": None}
     made["rank"] = {name: plain | {"fit": fit} for name, fit in fits.items()}
     run, path = tmp_path / "run", tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(run)]) == 0
@@ -309,10 +309,12 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
             assert main(command) == 0
             assert out.read_bytes() == expected
         assert open_trained(model).model.moments.trained_numbers() == pytest.approx(trained, rel=1e-6)
+    load_model(run, cache=tmp_path / "cache").search("a deep tone sounds", manifest)
+    assert "the opened model is not" not in caplog.text
     other = ["locate", str(run), *asked, "--set", "rank.fitted.checkpoint=loss", "--out", str(out)]
     assert main(other) == 0
     assert out.read_bytes() != expected
-    assert "the opened model is not" not in caplog.text
+    caplog.clear()
     (run / "result.json").unlink()
     load_model(run, cache=tmp_path / "cache").search("a deep tone sounds", manifest)
     assert "the opened model is not" in caplog.text
