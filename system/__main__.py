@@ -71,6 +71,8 @@ def run(
     from system.recipe.load import load_recipe
     from system.training.tracking import require_tracker
 
+    if out and name:
+        raise KitError("--out and --name both name the run's folder; give one")
     changes = _with_imports(changes, imports)
     require_tracker(track)
     chosen = device_of(device) if device else None
@@ -390,8 +392,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def lbar() -> NoReturn:
     """Run the program `lbar`, and end the process."""
-    floor = {"data": "data_tools", "submit": "submission"}.get(sys.argv[1] if sys.argv[1:] else "")
-    exit_process(import_module(f"{floor}.__main__").main(sys.argv[2:]) if floor else main())
+    floor = {"data": "data_tools", "submit": "submission"}.get("".join(sys.argv[1:2]))
+    if floor:
+        exit_process(import_module(f"{floor}.__main__").main(sys.argv[2:]))
+    exit_process(main())
 
 
 if __name__ == "__main__":

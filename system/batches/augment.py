@@ -97,7 +97,7 @@ class Augmentation:
         return changed
 
     def _draw_partner(self, item: Item, draw: Random) -> tuple[Added, list[int]] | None:
-        """Draw the clip that is mixed into an item, and the numbers of its captions; always as many draws."""
+        """Draw the clip that is mixed into an item, and the numbers of its captions."""
         if self.mix is None:
             return None
         chance, which, level, offset = draw.random(4).tolist()
@@ -111,7 +111,7 @@ class Augmentation:
         return Added(other, decibels, offset), numbers
 
     def _draw_captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
-        """Draw a clip's captions with the given numbers, or their alternatives; always two draws per caption."""
+        """Draw a clip's captions with the given numbers, or their alternatives."""
         captions = [clip.captions[number] for number in numbers]
         for place, number in enumerate(numbers if self.captions else ()):
             chance, which = draw.random(2)

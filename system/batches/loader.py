@@ -27,7 +27,7 @@ class Crops(NamedTuple):
     longest: int  # frames
     offsets: np.ndarray  # (B, 2) in [0, 1), of each item's clip and of the one mixed into it: 0 for the first frames
 
-    def range(self, length: int, item: int, which: int = 0) -> tuple[int, int]:
+    def part_of(self, length: int, item: int, which: int = 0) -> tuple[int, int]:
         """Return the first frame and the number of frames of an item's clip (0), or the one mixed into it (1)."""
         spare = max(0, length - self.longest)
         return min(int(self.offsets[item, which] * (spare + 1)), spare), min(length, self.longest)
@@ -121,7 +121,7 @@ def _item_frames(features: Features, expert: str, items: Sequence[Item], index: 
     """Read the frames (T, D) of an item: of its clip or its mixture, or of random crops of these."""
     bank, added, parts = features.banks[expert], items[index].added, []
     for which, key in enumerate(content_keys(features, items[index])):
-        parts.append(bank.part(key, *crops.range(bank.rows_of(key), index, which)))
+        parts.append(bank.part(key, *crops.part_of(bank.rows_of(key), index, which)))
     return mix_waves(parts[0], parts[1], added.decibels, added.offset) if added else parts[0]
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
@@ -39,29 +38,33 @@ def measure(recipe: schema.Recipe, clips_of: Clips, steps: Mapping[str, int], de
         clips_of: The clips of each data source.
         steps: Of an epoch of each stage; 0 if they are unknown.
     """
-    words = training_vocabulary(recipe, clips_of)
-    model = moved(build_model(recipe, words), device).train()
+    model = moved(build_model(recipe, training_vocabulary(recipe, clips_of)), device).train()
     for name, stage in recipe.stages.items():
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        optimizer = torch.optim.AdamW(parameter_groups(model, stage.optimizer))
+        yield f"{name}: {_measure_stage(recipe, stage, model, clips_of, steps[name], device)}"
 
-        def step(clips: int, chunk: int, stage: schema.Stage = stage, optimizer: Any = optimizer) -> float:
-            """Train a step with chunks of a batch, and return its seconds."""
-            batch = _longest_batch(recipe, stage, clips_of, clips).to(device)
-            in_chunks = stage.model_copy(update={"grad_cache_chunk": chunk if chunk < clips else None})
-            return _step(model, in_chunks, optimizer, batch)
 
-        most, in_chunks = stage.grad_cache_chunk or stage.batch_size, recipe.model.embeds_in_chunks
-        size = _largest(step, 1 if in_chunks else 2, most, device)  # batch norms need two
-        if size < most and not in_chunks:
-            yield f"{name}: a batch of {most} does not fit into the memory of {device}; lower batch_size to {size}"
-            continue
-        seconds = step(stage.batch_size, size)
-        hours = stage.epochs * steps[name] * seconds / 3600
-        total = f", {hours:.1f} h" if hours else ""
-        advice = f"; {most} clips at a time do not fit: set grad_cache_chunk to {size}" if size < most else ""
-        yield f"{name}: {seconds:.3g} s and {_peak(device) / 2**30:.1f} GiB per step on {device}{total}{advice}"
+def _measure_stage(
+    recipe: schema.Recipe, stage: schema.Stage, model: RetrievalModel, clips_of: Clips, steps: int, device: torch.device
+) -> str:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    optimizer = torch.optim.AdamW(parameter_groups(model, stage.optimizer))
+
+    def train_step(clips: int, chunk: int) -> float:
+        """Train a step with chunks of a batch, and return its seconds."""
+        batch = _longest_batch(recipe, stage, clips_of, clips).to(device)
+        in_chunks = stage.model_copy(update={"grad_cache_chunk": chunk if chunk < clips else None})
+        return _step(model, in_chunks, optimizer, batch)
+
+    most, in_chunks = stage.grad_cache_chunk or stage.batch_size, recipe.model.embeds_in_chunks
+    size = _largest(train_step, 1 if in_chunks else 2, most, device)  # batch norms need two
+    if size < most and not in_chunks:
+        return f"a batch of {most} does not fit into the memory of {device}; lower batch_size to {size}"
+    seconds = train_step(stage.batch_size, size)
+    hours = stage.epochs * steps * seconds / 3600
+    total = f", {hours:.1f} h" if hours else ""
+    advice = f"; {most} clips at a time do not fit: set grad_cache_chunk to {size}" if size < most else ""
+    return f"{seconds:.3g} s and {_peak(device) / 2**30:.1f} GiB per step on {device}{total}{advice}"
 
 
 def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, clips_of: Clips, size: int) -> Batch:

@@ -86,7 +86,7 @@ def run_steps(
         _print_features(recipe, device)
         return run
     log.info("run folder: %s", run.folder)
-    if on_first(lambda: _is_finished(loaded, run)):
+    if on_first(lambda: _is_finished(loaded, run, until)):
         return run
     with run.lock() if is_first() else nullcontext():
         if is_first() and not run.resolved.exists():
@@ -122,8 +122,8 @@ def _print_features(recipe: Recipe, device: Device | None) -> None:
         print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and skipped")
 
 
-def _is_finished(loaded: Loaded, run: Run) -> bool:
-    """Return whether a run has nothing left to do.
+def _is_finished(loaded: Loaded, run: Run, until: Until) -> bool:
+    """Return whether a run has nothing left to do up to a step.
 
     Raises KitError for the folder of another run, for missing models, and for files that have changed.
     """
@@ -136,7 +136,8 @@ def _is_finished(loaded: Loaded, run: Run) -> bool:
     left = [name for name in recipe.rank if not (is_ranked(recipe, run, name) or recipe.awaited_files(name))]
     for folder in {one: None for name in left for one in recipe.rank[name].other_models}:
         trained_files(Path(folder))
-    if left or run.resolved.read_text(encoding="utf-8") != text_of(recipe):
+    is_changed = run.resolved.read_text(encoding="utf-8") != text_of(recipe)
+    if until == "results" and (left or is_changed):
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(left) or "none")
         return False
     log.info("the run is finished already: %s", run.folder)

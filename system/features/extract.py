@@ -92,7 +92,7 @@ class Waveforms:
                 raise AudioError(f"{path}: the file changed while it was in use")
             return to_int16(wave)
         except AudioError as error:
-            if quick_checksum(Path(path)) == key:  # it has not changed
+            if key in (quick_checksum(Path(path)), checksum(Path(path))):  # it has not changed
                 self.damaged.parent.mkdir(parents=True, exist_ok=True)
                 with self.damaged.open("a") as file:
                     file.write(f"{key}\n")

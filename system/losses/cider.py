@@ -120,29 +120,30 @@ class CiderD:
         # Of n-grams, and of (n-gram's number, k) for its occurrences after the first; a new one gets the next number.
         self._numbers: dict[Any, int] = defaultdict(count().__next__)
         captions = list(chain.from_iterable(documents))
-        keys, self._most = self._keys(captions), np.log(len(documents))
+        keys, self._most = self._keys(captions, self._numbers), np.log(len(documents))
         document = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         distinct, _ = np.unique(document[keys >> 34] << 32 | keys & _LOW, return_counts=True)  # faster than without
         self._idf = self._most - np.log(np.maximum(1, np.bincount(distinct & _LOW)))
-        self.corpus = self._weigh(captions, keys)
+        self.corpus = self._weigh(captions, keys, self._numbers)
 
     def features(self, captions: Sequence[Tokens]) -> Features:
-        return self._weigh(captions, self._keys(captions))
+        numbers = defaultdict(count(len(self._numbers)).__next__, self._numbers)  # new ones are forgotten again
+        return self._weigh(captions, self._keys(captions, numbers), numbers)
 
-    def _keys(self, captions: Sequence[Tokens]) -> np.ndarray:
+    def _keys(self, captions: Sequence[Tokens], numbers: dict[Any, int]) -> np.ndarray:
         """Return a key of every n-gram of every caption."""
         keys = [
-            (caption * ORDERS + order) << 32 | self._numbers[gram]
+            (caption * ORDERS + order) << 32 | numbers[gram]
             for caption, tokens in enumerate(captions)
             for order in range(ORDERS)
             for gram in zip(*(tokens[first:] for first in range(order + 1)), strict=False)
         ]
         return np.array(keys, np.int64)
 
-    def _weigh(self, captions: Sequence[Tokens], keys: np.ndarray) -> Features:
+    def _weigh(self, captions: Sequence[Tokens], keys: np.ndarray, numbers: dict[Any, int]) -> Features:
         distinct, times = np.unique(keys, return_counts=True)
         group, gram = distinct >> 32, distinct & _LOW  # a group: the n-grams of one caption and order
-        idf = np.full(len(self._numbers), self._most)
+        idf = np.full(len(numbers), self._most)
         idf[: len(self._idf)] = self._idf
         norms = np.sqrt(np.bincount(group, (times * idf[gram]) ** 2))[group]
         weights = np.divide(idf[gram], norms, out=np.zeros_like(norms), where=norms > 0)
@@ -150,9 +151,9 @@ class CiderD:
         k = np.arange(len(entry)) - np.repeat(times.cumsum() - times, times)
         feature = gram[entry]
         later = np.flatnonzero(k)
-        feature[later] = [self._numbers[pair] for pair in zip(feature[later].tolist(), k[later].tolist(), strict=True)]
+        feature[later] = [numbers[pair] for pair in zip(feature[later].tolist(), k[later].tolist(), strict=True)]
         start = np.searchsorted(group[entry], np.arange(len(captions) + 1) * ORDERS)
-        places, shape = (feature.astype(np.int32), start.astype(np.int32)), (len(captions), len(self._numbers))
+        places, shape = (feature.astype(np.int32), start.astype(np.int32)), (len(captions), len(numbers))
         candidate = sparse.csr_array((weights[entry], *places), shape)
         reference = sparse.csr_array(((times * weights)[entry] * (SCALE / ORDERS), *places), shape)
         return Features(candidate, reference, np.array([max(0, len(tokens) - 1) for tokens in captions], int))

@@ -70,12 +70,11 @@ class Data:
 
         seed: That of the recipe, and the number of the stage.
         """
-        sources, train = [self.items(source, stage.unit) for source in stage.train.data], stage.train
+        items = [self.items(source, stage.unit) for source in stage.train.data]
+        clips = [clip for source in stage.train.data for clip in self.readable_clips(source)]
         try:
-            clips = [clip for source in train.data for clip in self.readable_clips(source)]
             augment = Augmentation(stage.augment, clips) if stage.augment else None
-            count = stage.captions_per_clip
-            return Sampler(sources, train.mix, stage.batch_size, count, seed, augment)
+            return Sampler(items, stage.train.mix, stage.batch_size, stage.captions_per_clip, seed, augment)
         except KitError as error:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
 

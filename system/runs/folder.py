@@ -81,9 +81,14 @@ class Run:
     """Paths and readers of the files of a run."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.result, self.provenance = folder, folder / "result.json", folder / "provenance.json"
-        self.metrics_file, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
-        self.figures, self.trained_on, self.resolved = folder / "figures", folder / TRAINED_ON, folder / "resolved.json"
+        self.folder = folder
+        self.resolved = folder / "resolved.json"
+        self.provenance = folder / "provenance.json"
+        self.vocabulary = folder / "vocabulary.json"
+        self.trained_on = folder / TRAINED_ON
+        self.metrics_file = folder / "metrics.jsonl"
+        self.result = folder / "result.json"
+        self.figures = folder / "figures"
 
     def __repr__(self) -> str:
         """Name the run's folder."""

@@ -160,16 +160,19 @@ def _open_run(
         raise KitError(
             f"{folder} has no rank entry {entry!r} by one model; such entries: {', '.join(single) or 'none'}"
         )
-    first = min(single.values(), key=lambda one: isinstance(one, RankBlind), default=None)
+    scored = [one for one in single.values() if not isinstance(one, RankBlind)]
+    first = next(iter([*scored, *single.values()]), None)
     if entry:  # it decides how windows are found, too
         first, recipe = single[entry], recipe.model_copy(update={"rank": {entry: single[entry], **recipe.rank}})
-    stage = stage or (first.stage if first else list(recipe.stages)[-1] if recipe.stages else None)
+    if stage is None:
+        stage = first.stage if first else next(reversed(recipe.stages), None)
     if stage is not None and stage not in recipe.stages:
         raise KitError(f"{folder} has no stage {stage!r}; its stages: {', '.join(recipe.stages) or 'none'}")
     if stage is None and recipe.model.first_unpublished_encoder:
         other = ", ".join(map(str, recipe.other_models.values())) or "another run"
         raise KitError(f"{folder} has no trained model, since its recipe has no stages; name {other}")
-    checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
+    if checkpoint is None and first and first.stage == stage:
+        checkpoint = first.checkpoint
     model = moved(build_model(recipe, read_vocabulary(folder)), device)
     experts = {key.removeprefix("experts."): one for key, one in noted.inputs.items() if key.startswith("experts.")}
     _require_same_files(folder, experts, noted.inputs["text"], recipe, model)

@@ -98,13 +98,18 @@ def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tens
     known, negative = highest.isfinite(), ~batch.same_clip
     hardest = highest.where(known, 0.0).sum() / known.sum().clamp(min=1)
     found = {"positive": batch.scores.diagonal().mean(), "hardest_negative": hardest}
-    hinges = [term for term in losses if isinstance(term, Ranking | WeightedTriplet)]
-    hinges = [term for term in hinges if not isinstance(term, WeightedTriplet) or term.clamp == "each"]
-    for relaxed in (False, True)[: 1 + hinges[0].needs_relevance] if hinges else ():
+    hinges = [term for term in losses if isinstance(term, Ranking | WeightedTriplet) and _has_hinges(term)]
+    if not hinges:
+        return found
+    for relaxed in (False, True) if hinges[0].needs_relevance else (False,):
         gaps = margin_violations(batch, hinges[0].margin, relaxed)
         above = torch.stack([(negative & (gap > 0)).sum() for gap in gaps]).sum()
         found["violations_relaxed" if relaxed else "violations"] = above / (2 * negative.sum().clamp(min=1))
     return found
+
+
+def _has_hinges(term: Ranking | WeightedTriplet) -> bool:
+    return isinstance(term, Ranking) or term.clamp == "each"
 
 
 def _add_gradients_by_chunks(

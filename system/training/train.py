@@ -161,7 +161,8 @@ def train_stage(
                 scaler.unscale_(optimizer)
                 found["norm"] = clip_grad_norm_(trained, stage.max_grad_norm or math.inf)
                 values = read_numbers(found)  # waits for the GPU
-            is_finite = math.isfinite(values["loss"]) and math.isfinite(values.pop("norm"))
+            norm = values.pop("norm")
+            is_finite = math.isfinite(values["loss"]) and math.isfinite(norm)
             if not (is_finite or scaler.is_enabled()):
                 raise KitError(f"stage {name}, step {step}: loss or gradients are not finite; {LOWER_RATE}")
             scaler.step(optimizer)  # skips an update whose fp16 gradients overflow

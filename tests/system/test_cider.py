@@ -99,6 +99,16 @@ def test_cider_of_selected_captions_equals_that_of_all_captions_in_any_order() -
     assert among.scores(5, 5).shape == (0, 45)
 
 
+def test_new_ngrams_of_captions_are_forgotten_after_a_call() -> None:
+    """Joined captions are new in every batch: a training's memory must not grow by them."""
+    cider = CiderD(each([["a", "dog"], ["rain"]]))
+    first = cider.features([["new", "words"], ["rain"]])
+    cider.features([["other", "new", "words", "of", "a", "dog"]])
+    again = cider.features([["new", "words"], ["rain"]])
+    assert first.candidate.shape == again.candidate.shape
+    assert (first.candidate != again.candidate).nnz == 0
+
+
 def test_cider_is_zero_for_captions_without_words_and_for_words_in_every_caption() -> None:
     assert not scores([[["a", "dog"]]], [["a", "dog"], ["a"]]).any()  # one document: log 1 = 0
     assert not scores([[["a"]], [[]], [["a"]], [[]]], [[], []]).any()  # no words

@@ -93,6 +93,8 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(
     assert "finished already" in caplog.text
     assert contents(Path("runs/tiny_s3")) == kept
     change(evaluation=entry(edition=2023), later=None, last=None)  # the same name, another file
+    assert main(["run", "mine.yaml", "--out", "runs/tiny_s3", "--until", "training"]) == 0
+    assert contents(Path("runs/tiny_s3")) == kept, "its training is finished"
     assert main(["run", "mine.yaml", "--out", "runs/tiny_s3"]) == 0
     assert list(result()["rank"]) == ["evaluation"]
     assert Path("runs/tiny_s3/submission/evaluation.csv").read_text().startswith("caption,fname_1,")

@@ -28,6 +28,7 @@ COMMANDS = [
     ("check audio", "folder"),
     ("run run", "folder"),
     ("runs recipe.yaml", "recipe.yaml"),
+    ("run recipe.yaml --out a --name b", "--name"),
     ("run manifest.jsonl", "recipe"),
     ("run captions.csv --until features", "recipe"),
     ("run no_seeds.study.yaml", "seeds"),
