@@ -15,7 +15,13 @@ from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, editions_of, read_csv
 from submission.formats.problems import Problem, format_problems
 from submission.formats.score_matrix import Labels, ScoreMatrix, read_scores
-from submission.formats.truth import read_annotations, read_blind_set, read_captions, relevant_names
+from submission.formats.truth import (
+    read_annotations,
+    read_blind_set,
+    read_captions,
+    relevant_names,
+    require_distinct_names,
+)
 from submission.metrics.summary import (
     Summary,
     ranks_from_audio,
@@ -50,7 +56,8 @@ class Findings(NamedTuple):
 def check_output(data: bytes, edition: Edition, truth: AnyTruth) -> Findings:
     """Check a file to submit, without a truth only by itself."""
     labels, moments = (truth, None) if isinstance(truth, Labels) else (None, truth)
-    if labels if edition.output == "windows" else moments:
+    wrong = labels if edition.output == "windows" else moments
+    if wrong is not None:
         raise SubmissionError(f"edition {edition.name} needs another kind of --truth or --queries: see check --help")
     if edition.output != "windows":
         _, rows, problems = check_csv(data, edition, labels)
@@ -180,4 +187,5 @@ def _read_matrix(name: str, edition: Edition, known: AnyTruth) -> ScoreMatrix:
     matrix = read_scores(path)
     if absent := set(matrix.query_texts).difference(known.query_texts):
         raise SubmissionError(f"{name}: --truth does not know the query {min(absent)!r}; name its captions")
+    require_distinct_names(matrix)
     return with_truth(matrix, relevant_names(known))

@@ -98,9 +98,10 @@ def check_csv(data: bytes, edition: Edition, truth: Labels | None = None) -> Sub
         require_distinct(truth)
     try:
         reader = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
-        (_, header), *rows = [(reader.line_num, cells) for cells in reader] or [(1, [])]
+        rows = [(reader.line_num, cells) for cells in reader]
     except (UnicodeDecodeError, csv.Error) as error:
         return Submission([], [], [Problem(None, "no CSV in UTF-8 with commas and double quotes", str(error))])
+    header = rows.pop(0)[1] if rows else []
     if not _fits(header, edition):
         wanted = f"{edition.query_column},FILE,..." if edition.output == "matrix" else ",".join(edition.columns)
         kind = f"the header must be {wanted}, without row numbers of pandas and byte order mark"

@@ -150,13 +150,15 @@ def check_moments(data: bytes, truth: MomentTruth | None = None) -> Checked:
     answers, queries = list(found.values()), truth.queries if truth else {}
     if not data.strip():
         problems.append(Problem(None, "the file is empty"))
-    if len({len(window) for answer in answers for window in answer.windows}) > 1:
+    some_scored = len({len(window) for answer in answers for window in answer.windows}) > 1
+    if some_scored:
         problems.append(Problem(None, "only some windows have scores; give all or none"))
     if truth:
         unknown = (answer for answer in answers if answer.qid not in queries)
         problems += [Problem(answer.line, "unknown query", answer.qid, queries) for answer in unknown]
         problems += [Problem(None, "no line for the query", qid) for qid in queries if qid not in found]
-    notes = [note for answer in answers for note in _oddities(answer, queries.get(answer.qid))]
+    noted = [] if some_scored else answers
+    notes = [note for answer in noted for note in _oddities(answer, queries.get(answer.qid))]
     return Checked(answers, problems, notes)
 
 

@@ -7,7 +7,7 @@ A submitted file identifies a query only by its text, so two queries with the sa
 """
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mode
 
@@ -101,6 +101,15 @@ def read_annotations(path: Path, labels: Labels) -> Relevant:
 
 def require_distinct(labels: Labels) -> None:
     """Raise SubmissionError for equal texts or equal file names."""
-    for texts in (labels.query_texts, labels.file_names):
-        if len(set(texts)) < len(texts):
-            raise SubmissionError(f"two queries or clips have the same name {mode(texts)!r}; a CSV needs one for each")
+    require_distinct_names(labels)
+    _require_different(labels.query_texts)
+
+
+def require_distinct_names(labels: Labels) -> None:
+    """Raise SubmissionError for equal file names."""
+    _require_different(labels.file_names)
+
+
+def _require_different(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise SubmissionError(f"two queries or clips have the same name {mode(names)!r}; a CSV needs one for each")

@@ -1,5 +1,6 @@
 """What participants get wrong: each command ends with its status, one word of the message, and no new file."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_scores(folder / "a.npy", small_matrix(1, facts={"edition": "2022"}))
     write_scores(folder / "unknown.npy", small_matrix(2, facts={}))
     write_scores(folder / "other.npy", small_matrix(2, query_texts=[f"{n}" for n in range(24)]))
+    alike = small_matrix(facts={"edition": "2022"})
+    write_scores(
+        folder / "alike.npy", dataclasses.replace(alike, file_names=[*alike.file_names[:-1], alike.file_names[0]])
+    )
     ids = [f"v{n}" for n in range(12)]
     facts = {"edition": "2022"}
     write_scores(
@@ -73,6 +78,7 @@ ROWS: list[tuple[str, int, str]] = [
     ("score 2022.csv --truth captions.csv --edition 2026", 1, "windows"),
     ("score unknown.npy", 1, "edition"),
     ("score other.npy --truth captions.csv --edition 2022", 1, "query"),
+    ("score alike.npy --truth captions.csv", 1, "same name"),
     ("score dev.jsonl --truth true.jsonl --direction audio-to-text", 1, "neither"),
     ("score alone.npy", 1, "alone.json"),
     ("score run:none", 1, "none"),

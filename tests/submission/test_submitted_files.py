@@ -369,6 +369,7 @@ WINDOWS = "pred_relevant_windows"
         ([{**LINE, WINDOWS: [[0, float("inf")]]}], 1, WINDOWS),
         ([{**LINE, WINDOWS: [[5, 2, 1]]}], 1, "window"),
         ([{**LINE, WINDOWS: [[0, 1], [0, 1, 0.5]]}], None, "scores"),
+        ([{**LINE, WINDOWS: [[0, 1, 0.5], [0, 1]]}], None, "scores"),
         ([LINE, LINE], 2, "repeated"),
         ([{**LINE, "qid": "z_1"}], 1, "unknown"),
         ([LINE], None, "no line"),
