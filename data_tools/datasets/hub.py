@@ -54,7 +54,7 @@ def read_tar(path: Path) -> Iterator[Sample]:
     try:
         with tarfile.open(path) as tar:
             files = ((PurePath(entry.name), tar.extractfile(entry)) for entry in tar if entry.isfile())
-            for _, group in groupby(files, lambda file: file[0].name.split(".")[0]):
+            for _, group in groupby(files, lambda file: (file[0].parent, file[0].name.split(".")[0])):
                 name, content, fields = "", b"", dict[str, Any]()
                 for inner, file in group:
                     data = file.read() if file else b""

@@ -58,6 +58,8 @@ def test_two_sounds_of_one_name_are_refused_and_can_be_named_by_a_column(tmp_pat
     command = ["hub", str(tmp_path / "set"), "--audio", str(tmp_path / "audio"), "--out", str(tmp_path / "m.jsonl")]
     assert main(command) == 1
     assert not (tmp_path / "m.jsonl").exists()
+    write_tar(tmp_path / "folders.tar", {f"{n}/audio.{kind}": SOUNDS[n] for n in range(2) for kind in ("flac", "txt")})
+    assert main([command[0], str(tmp_path / "folders.tar"), *command[2:]]) == 1
     assert main([*command, "--name", "id"]) == 0
     assert [Path(clip.path).read_bytes() for clip in read_manifest(tmp_path / "m.jsonl")] == SOUNDS[:2]
 
