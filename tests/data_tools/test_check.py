@@ -70,14 +70,15 @@ def test_every_kind_of_overlap_is_found_and_leaks_of_other_sources_are_fatal(tmp
 
 def test_recording_of_youtube_in_training_and_test_is_fatal_whatever_its_name(tmp_path: Path) -> None:
     train = [
-        clip(tmp_path, "Yabcdefghijk.wav", "train", source="audioset"),
-        clip(tmp_path, "abcdefghijk_30.wav", "train", source="audiocaps"),
-        clip(tmp_path, "field_notes_1.wav", "train", source="mine"),
-        clip(tmp_path, "zbcdefghijk.wav", "train", "5", source="freesound"),
+        clip(tmp_path, "YabCdefghijk.wav", "train", source="audioset"),
+        clip(tmp_path, "abCdefghijk_30.wav", "train", source="audiocaps"),
+        clip(tmp_path, "abCdefghijk.wav", "train", source="mine"),
+        clip(tmp_path, "dog_barking.wav", "train", source="mine"),
+        clip(tmp_path, "zbCdefghijk.wav", "train", "5", source="freesound"),
     ]
     test = [
         clip(tmp_path, name, "test", source="castella")
-        for name in ("abcdefghijk.wav", "zbcdefghijk.wav", "field_notes.wav")
+        for name in ("abCdefghijk.wav", "zbCdefghijk.wav", "dog_barking.wav")
     ]
     found = {one.clip for one in check_clips([*train, *test]) if one.kind == "same YouTube id"}
     assert found == {train[0].id, train[1].id, train[2].id}
