@@ -38,14 +38,16 @@ def read_all(api: Api, store: Store, refresh: bool = False) -> None:
         refresh: Read the other blocks again too, for changed licences and preferences; a stopped refresh continues.
     """
     (count, highest), last = api.count(), store.fact("newest")
-    if refresh and last is not None:  # it is None while a crawl or refresh is under way
+    if refresh and last is not None:  # it is None while a first crawl or a refresh is under way
         store.forget_blocks()
         store.set_fact("newest", None)
     newest = highest // PAGE_SIZE
+    total = newest + 1
+    store.set_fact("blocks", total)
     done = {block for block in store.blocks_read() if last is None or block < last - LATE}
-    blocks = [block for block in range(newest + 1) if block not in done]
+    blocks = [block for block in range(total) if block not in done]
     store.set_fact("count", count)
-    with progress("crawl", newest + 1, "block", newest + 1 - len(blocks)) as bar:
+    with progress("crawl", total, "block", total - len(blocks)) as bar:
         for block in blocks:
             store.save(api.sounds(range(block * PAGE_SIZE, (block + 1) * PAGE_SIZE)), block)
             bar.update()
@@ -105,9 +107,8 @@ def status(
         store: SQLite file made by crawl.
     """
     with open_store(store) as opened:
-        finished = ", all" if opened.fact("newest") is not None else ""
         print(f"{len(opened):>8}  sounds stored; the API counts {opened.fact('count')}")
-        print(f"{len(opened.blocks_read()):>8}  blocks of {PAGE_SIZE} ids read{finished}")
+        print(f"{len(opened.blocks_read()):>8}  of {opened.fact('blocks')} blocks of {PAGE_SIZE} ids read")
         for column in ("license", "gen_ai_preference"):
             print(f"\n{column}:")
             for value, count in Counter(value for (value,) in opened.sounds(column)).most_common():

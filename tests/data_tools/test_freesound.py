@@ -85,7 +85,9 @@ def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path: Path, monkeypatch:
         assert len(server.seen) < 6, "old blocks are not read again"
 
 
-def test_stopped_refresh_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_refresh_continues_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "s.sqlite"
     with served(Sandbox(1000)) as server:
         assert crawl(path) == 0
@@ -101,6 +103,8 @@ def test_stopped_refresh_continues_where_it_stopped(tmp_path: Path, monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(Api, "sounds", dies)
             assert crawl(path, "--refresh") == 130
+        assert main(["status", str(path)]) == 0
+        assert "5  of 7 blocks" in capsys.readouterr().out
         server.changes = {number: {"license": "new"} for number in server.ids()}
         assert crawl(path, "--refresh") == 0
         changed = [number for number, licence in stored(path, "id, license") if licence == "new"]
