@@ -178,6 +178,8 @@ def read_captions(path: Path) -> Iterator[tuple[int, str, list[str]]]:
     for line, row in rows:
         for column in columns:
             check_caption(row[column], f"{path}, line {line}, {column}")
+        if row.get("file_name") == "":
+            raise DataError(f"{path}, line {line}: no file name; fill it in")
         yield line, row.get("file_name", ""), [row[column] for column in columns]
 
 

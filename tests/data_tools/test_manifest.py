@@ -156,6 +156,7 @@ def test_queries_of_csv_files_are_numbered_by_row(tmp_path: Path) -> None:
         ("text\ndog\n", "column caption"),
         ("caption,file_name\ndog,a.wav\n", "column caption"),
         ("file_name,caption_2\na.wav,dog\n", "gap"),
+        ("file_name,caption_1\n,dog\n", "line 2"),
         ("caption\ndog\n\ncat\n", "line 3: .*blank"),
         ("\ncaption\ndog\n", "caption|blank"),
         ('caption\n""\n', "line 2, caption"),
