@@ -12,9 +12,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from copy import copy
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 from tqdm import tqdm
@@ -113,9 +114,10 @@ def add_verb(app: typer.Typer, function: Callable[..., None]) -> None:
             annotation, is_option = parameter.annotation, parameter.kind is parameter.KEYWORD_ONLY
             flag = [f"--{name.replace('_', '-')}"] if annotation is bool else []  # without --no-...
             made = typer.Option(*flag) if is_option else typer.Argument()
-            settings = getattr(annotation, "__metadata__", [made])[0]
-            settings.help = " ".join(helps[name].split())
-            function.__annotations__[name] = Annotated[annotation, made] if settings is made else annotation
+            if get_origin(annotation) is Annotated:
+                annotation, made = annotation.__origin__, copy(annotation.__metadata__[0])
+            made.help = " ".join(helps[name].split())
+            function.__annotations__[name] = Annotated[annotation, made]
     app.command(help=about)(function)
 
 

@@ -86,7 +86,8 @@ def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]
     start, end = window
     if end <= start:
         return None, "has no length, or ends before it starts"
-    inside = max(start, 0.0), end if seconds is None else min(end, seconds)
+    last = end if seconds is None else min(end, seconds)
+    inside = max(start, 0.0), last
     if inside == window:
         return window, ""
     return (inside if inside[1] > inside[0] else None), "is not inside the recording"

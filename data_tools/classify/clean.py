@@ -34,7 +34,7 @@ _ASIDE = re.compile(
 def clean(text: str) -> str:
     """Return a description without markup, links, and sentences about licences, credits and equipment.
 
-    It is cut to the number of words that a caption may have.
+    It is cut to MAX_WORDS words.
 
     >>> clean("A dog barks.<br>Recorded with a Zoom H4n, 96 kHz. Free to use!"), clean("rain_on_roof.wav")
     ('A dog barks.', 'rain on roof')

@@ -74,11 +74,9 @@ def castella(
     """
     if out == moments or (audio and features):
         raise DataError("--out and --moments, or --audio and --features: give different names, and one of the folders")
-    suffixes, folder, source = (
-        FRAME_SUFFIXES if features else AUDIO_SUFFIXES,
-        features or audio or root,
-        check_source(name),
-    )
+    suffixes = FRAME_SUFFIXES if features else AUDIO_SUFFIXES
+    folder = features or audio or root
+    source = check_source(name)
     queries, clips, found = _files_by_split(root), list[Clip](), list[Moment]()
     for output in (out, moments):
         require_other(output, queries.values())

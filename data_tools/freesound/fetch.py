@@ -186,7 +186,7 @@ def fetch(
         exclude: A list of sounds never to fetch: CSV with sound_id or id, WavCaps' JSON, or a manifest; repeat.
             `none` for no list.
         out: Folder for the audio, the manifest and the tables.
-        threshold: Least score; as in the paper "Take it easy".
+        threshold: Border, which the score must exceed; as in the paper "Take it easy".
         seconds: Shortest and longest sound; as in that paper.
         licences: An allowed one of cc0, by, by-nc and sampling+; repeat. Default: all.
         ai_preferences: An allowed choice of uploaders on AI training, of no-additional-preferences, open-source-models,
