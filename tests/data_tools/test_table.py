@@ -87,15 +87,7 @@ def test_invalid_caption_tables_are_refused(
     assert not (sounds.parent / "m.jsonl").exists()
 
 
-NAMES_OF_ONE_FILE = [
-    "0.wav",
-    "./0.wav",
-    "../sounds/0.wav",
-    "sub//../0.wav",
-    "l.wav",
-    "linked/0.wav",
-    "{sounds}/0.wav",
-]
+ONE_FILE = ["0.wav", "./0.wav", "../sounds/0.wav", "sub//../0.wav", "l.wav", "linked/0.wav", "{sounds}/0.wav"]
 
 
 @pytest.fixture
@@ -105,7 +97,7 @@ def linked(sounds: Path) -> Path:
     return sounds
 
 
-@pytest.mark.parametrize("name", NAMES_OF_ONE_FILE)
+@pytest.mark.parametrize("name", ONE_FILE)
 def test_audio_file_in_two_splits_of_a_table_stays_only_in_the_held_out_split(
     linked: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -120,7 +112,7 @@ def test_audio_file_in_two_splits_of_a_table_stays_only_in_the_held_out_split(
 def test_table_rows_with_different_paths_of_one_file_become_one_clip(
     linked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [f"{name.format(sounds=linked)},Caption {number}\n" for number, name in enumerate(NAMES_OF_ONE_FILE)]
+    rows = [f"{name.format(sounds=linked)},Caption {number}\n" for number, name in enumerate(ONE_FILE)]
     assert table(linked, capsys, "file,caption\n" + "".join(rows), "--caption", "caption")[0] == 0
     (clip,) = read_manifest(linked.parent / "m.jsonl")
-    assert (clip.file_name, len(clip.captions)) == ("0.wav", len(NAMES_OF_ONE_FILE))
+    assert (clip.file_name, len(clip.captions)) == ("0.wav", len(ONE_FILE))

@@ -362,13 +362,8 @@ def test_run_that_ranks_with_teachers_cannot_be_opened(
 ) -> None:
     teachers = {"other": {"kind": "model", "folder": str(distilled)}}
     recipe = student(world, tmp_path, teachers) | {"stages": {}}
-    recipe["rank"]["evaluation"] = {
-        "kind": "teachers",
-        "data": "evaluation",
-        "of": ["other"],
-        "edition": 2022,
-        "csv": False,
-    }
+    ranking = {"kind": "teachers", "data": "evaluation", "of": ["other"], "edition": 2022, "csv": False}
+    recipe["rank"]["evaluation"] = ranking
     path, out = write(recipe, tmp_path / "e.yaml"), tmp_path / "ensemble"
     argv = ["run", str(path), "--out", str(out)]
     assert main(argv) == 0
