@@ -153,7 +153,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
 
     monkeypatch.setattr(ExpertHeadsEncoder, "forward", counting)
     monkeypatch.setattr(run, "RunRanking", only_ranking)
-    made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
+    made = run.run_steps(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
     assert sum(embedded) == 4 * pool
     assert made.file("clips", "mean").read_text().splitlines()[0] == "clip,path,seconds"
@@ -170,6 +170,6 @@ def test_run_with_a_single_query_is_reported_without_interval(
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     for _ in range(2):  # made, then opened
-        print(report(run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")))
+        print(report(run.run_steps(load_recipe(path), tmp_path, tmp_path / "run")))
         assert "(one query: no interval)" in capsys.readouterr().out
     assert submission(["report", str(tmp_path / "run")]) == 0
