@@ -1,6 +1,6 @@
 """Read files, and write them whole or not at all.
 
-Reads strict UTF-8 text. Writes files completely or not at all, by temporary names, renaming and syncing.
+Text is strict UTF-8. A file is written under a temporary name, synced and renamed.
 """
 
 import hashlib

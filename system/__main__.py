@@ -17,13 +17,9 @@ from data_tools.errors import KitError
 from system.compute.processes import exit_process
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe, or a study (.study.yaml).")]
-Model = Annotated[
-    Path,
-    typer.Argument(
-        help="RUN or RUN:ENTRY (the checkpoint of a rank entry), an exported model, a recipe without stages, or the "
-        "Hugging Face name or folder of CLAP, PE-AV or PE-A-Frame."
-    ),
-]
+MODELS = """RUN or RUN:ENTRY (the checkpoint of a rank entry), an exported model, a recipe without stages, or the
+Hugging Face name or folder of CLAP, PE-AV or PE-A-Frame."""
+Model = Annotated[Path, typer.Argument(help=" ".join(MODELS.split()))]
 Audio = Annotated[Path, typer.Argument(help="The clips: a folder with its subfolders, or a manifest (.jsonl).")]
 Changes = Annotated[
     list[str],

@@ -1,4 +1,1 @@
-"""Classify descriptions.
-
-Classification of descriptions by their similarity to captions: clean, embed, classify, report.
-"""
+"""Descriptions scored by their similarity to captions."""

@@ -1,6 +1,6 @@
 """Find the files of text models.
 
-Locates the files of a pre-trained model: a folder, an installed package, or the hub's cache. Never imports torch.
+A model is a folder, an installed package, or in the hub's cache. Never imports torch.
 """
 
 import re

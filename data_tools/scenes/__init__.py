@@ -1,4 +1,1 @@
-"""Compose captioned scenes.
-
-Captioned scenes of synthetic or recorded sound events, laid out like Clotho.
-"""
+"""Captioned scenes of synthetic or recorded sounds, laid out like Clotho."""

@@ -1,4 +1,1 @@
-"""Metrics, intervals, tests, blends.
-
-Compute metrics (mAP@k, recall, R1 of moments), confidence intervals and paired tests, and blend score matrices.
-"""
+"""Metrics, confidence intervals, paired tests, blends of score matrices."""

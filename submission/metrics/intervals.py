@@ -58,7 +58,7 @@ def bootstrap_intervals(per_query: Iterable[np.ndarray], groups: Groups) -> list
 class Difference(NamedTuple):
     """Difference between two systems over the same queries.
 
-    The second minus the first.
+    It is the second minus the first.
 
     Attributes:
         mean: Mean difference over the queries.

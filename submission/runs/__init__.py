@@ -1,4 +1,1 @@
-"""Recorded files of a run.
-
-Files with the settings and results of a run. `system` writes them; packages and reports read them.
-"""
+"""Files of a run, which `system` writes and others read."""

@@ -1,4 +1,1 @@
-"""Devices, and several processes.
-
-The devices of this machine, and several processes that compute one result.
-"""
+"""Devices of this machine, and processes that compute one result."""

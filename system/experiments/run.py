@@ -145,9 +145,9 @@ def _is_finished(loaded: Loaded, run: Run, until: Until) -> bool:
 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
-    """Build the model, and write the run's provenance.
+    """Build the model, and write what it depends on.
 
-    Also writes the vocabulary, and embeds texts by frozen encoders.
+    These are vocabulary.json, trained_on.csv, provenance.json, and the vectors of texts by a frozen encoder.
 
     Raises KitError if what the run reads has changed since it began, and if a stage needs moments whose windows are not
     known.
@@ -181,11 +181,9 @@ def _initial_model(recipe: Recipe, run: Run, device: torch.device) -> RetrievalM
 
 
 def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:
-    """Return the CIDEr-D and margin factors of all captions.
+    """Return what relaxes the margins of training captions.
 
-    None if no loss needs them.
-
-    Document frequencies are counted in the recipe's `relevance.corpus`.
+    None if no loss needs it. Document frequencies are counted in the recipe's `relevance.corpus`.
     """
     asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:

@@ -1,4 +1,1 @@
-"""Banks of frames.
-
-Frames of frozen experts: banks on disk, and the computation of missing frames.
-"""
+"""Frames of frozen experts: banks on disk, and their computation."""

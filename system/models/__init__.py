@@ -1,4 +1,1 @@
-"""Retrieval models.
-
-Retrieval models: audio encoders, text encoders, scores of embeddings.
-"""
+"""Retrieval models: audio encoders, text encoders, scores of embeddings."""

@@ -192,7 +192,7 @@ def find_windows(
 ) -> list[Located]:
     """Find the windows of Q queries.
 
-    By the scores of one model or several, whose frames may differ.
+    They follow from the scores of one model or several, whose frames may differ.
 
     `overlap`: A window's score is the probability that some moment has an IoU of 0.7 or more with it, as a mean over
     the models: the decision of least expected loss for R1@0.7. Candidates are the most probable windows of each model.

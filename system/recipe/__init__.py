@@ -1,4 +1,1 @@
-"""Recipes.
-
-Schema of recipes, and a reader that reports all mistakes of a recipe together.
-"""
+"""Schema of recipes, and a reader that reports all mistakes."""

@@ -1,4 +1,1 @@
-"""Training.
-
-Training of stages: steps, learning rates, validation, early stopping, detection of collapse.
-"""
+"""Training of stages: steps, learning rates, validation, early stopping."""

@@ -34,10 +34,8 @@ def set_training_mode(
 ) -> None:
     """Put a model in training mode, but for frozen parts.
 
-    Those that `frozen_start` still freezes.
-
-    A frozen part has no gradient, no update and no weight decay; it computes in evaluation mode, without dropout, and
-    the statistics of its batch norms stay.
+    Frozen are those that `frozen_start` still freezes. A frozen part has no gradient, no update and no weight decay; it
+    computes in evaluation mode, without dropout, and the statistics of its batch norms stay.
 
     Args:
         trained: Parameters of the whole model that the stage trains.
@@ -54,7 +52,7 @@ def set_training_mode(
 def learning_rate(stage: schema.Stage, base: float, step: int, steps_per_epoch: int, history: History) -> float:
     """Return the learning rate of a step (from 0).
 
-    Of a group whose rate the recipe sets to `base`.
+    base: The rate that the recipe gives to the group of parameters.
 
     constant, cosine: base * (step + 1) / warmup_steps in the first warmup_steps steps; then base, or half a cosine
     from base to 0. epochs: from start_lr to base, then to floor_lr until until_epoch. step: base * factor ^

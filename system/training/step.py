@@ -87,7 +87,7 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
 def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tensor]:
     """Compute mean scores, and shares of violated margins.
 
-    Of the first term with hinges.
+    The margins are those of the first term with hinges.
 
     Returns:
         positive: of matching pairs. hardest_negative: of the hardest negatives, 0 without any. violations, and
@@ -117,7 +117,7 @@ def _add_gradients_by_chunks(
 ) -> dict[str, torch.Tensor]:
     """Add the same gradients, with a divided batch.
 
-    In chunks (gradient caching), or among processes.
+    It is divided into chunks (gradient caching), or among processes.
 
     With `grad_cache_chunk`, chunks are embedded without a graph and, once the gradients of embeddings are known, again,
     with the same random draws: one more forward pass in the memory of one chunk. Without it, a process embeds its chunk
