@@ -19,14 +19,13 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 # Sentences about licences, credits and equipment.
 _ASIDE = re.compile(
     r"\b(?:creative commons|public domain|cc0|copyright(?:ed|s)?(?! office)|royalty.free|licen[cs]e"
-    r"|licen[cs]ed (?:under|as|by) \w"
-    r"|attribution|credits?|free to use|feel free|(?:non-?)?commercial(?:ly)? (?:use|purpose|project|work|product)"
-    r"|(?:many |big |special )?thanks? (?:to|for|you|again|goes)|enjoy|subscribe|(?:please|to|or) donate"
-    r"|donate (?:at|via|if|here)"
-    r"|youtube|download|(?:leave|any|your) comments?|comments? (?:are|is|below|welcome|if|and rat)"
-    r"|requested by (?!(?:the|a|an)\b)"
-    r"|recorded (?:with|using|on|by) (?:an?|my|the|me|zoom|sony|tascam)\b|khz|\d+ ?-?bit|kbps|zoom h\w+|tascam"
-    r"|sennheiser|audacity|adobe|edited|normali[sz]ed|mastered)\b|requested by\W*$|^thanks?\b",
+    r"|licen[cs]ed (?:under|as|by) \w|attribution|credits?(?! cards?)|free to use|feel free"
+    r"|(?:non-?)?commercial(?:ly)? (?:use|purpose|project|work|product)|(?:many |big |special )?thanks? (?:to|for|you"
+    r"|again|goes)|enjoy(?= it\b| this\b|\W*$)|(?<![a-z] )enjoy|subscribe|(?:please|to|or) donate|donate (?:at|via|if"
+    r"|here)|youtube|download|(?:leave|any|your) comments?|comments? (?:are|is|below|welcome|if|and rat)"
+    r"|requested by (?!(?:the|a|an)\b)|recorded (?:with|using|on|by) (?:an?|my|the|me|zoom|sony|tascam)\b|khz"
+    r"|\d+ ?-?bit|kbps|zoom h\w+|tascam|sennheiser|audacity|adobe|edited|normali[sz]ed|mastered)\b|requested by\W*$"
+    r"|^thanks?\b",
     re.IGNORECASE,
 )
 

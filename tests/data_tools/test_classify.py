@@ -37,6 +37,11 @@ HEARD = (  # sentences about sounds that look like licences and asides
         ("<p>Rain &amp;amp; wind</p> see https://x.org/a.b", "Rain & wind see"),
         ("Birds. CC0, public domain, no attribution needed.", "Birds."),
         ("A commercial jet flies. People comment on it.", "A commercial jet flies. People comment on it."),
+        (
+            "A credit card machine beeps. Children enjoy a party.",
+            "A credit card machine beeps. Children enjoy a party.",
+        ),
+        ("Enjoy this! Hope you enjoy. Credits to Bob.", ""),
         ("Only for non-commercial use.", ""),
         ("...!", ""),
         *((text, text) for text in HEARD),
