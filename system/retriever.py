@@ -32,7 +32,7 @@ from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, require_readable
 from system.ranking.embedding import embed_clips, embed_texts, vectors
-from system.ranking.entries import matrix_labels
+from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
 from system.runs.open import Trained, open_trained
 from system.waves import as_files, is_path, sounds_of
@@ -390,5 +390,8 @@ def load_model(
         changes: Changed settings KEY=VALUE; of a trained model only paths.
     """
     folder = cache_folder(Path(cache) if cache else None)
-    chosen, banks = device_of(device) if device else None, frame_banks_folder(folder)
-    return Retriever(open_trained(Path(name), None, None, changes, chosen, banks), folder)
+    banks = frame_banks_folder(folder)
+    trained = open_trained(Path(name), None, None, changes, device_of(device) if device else None, banks)
+    if corrected := [key for key, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
+        log.warning("without the hub correction of %s, which only the run's own entries have", ", ".join(corrected))
+    return Retriever(trained, folder)

@@ -21,7 +21,7 @@ from system.compute.device import device_of, memory_errors, moved
 from system.models.published import how_to_fetch, published_model_settings
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
-from system.ranking.entries import ByOneModel, RankBlind, RankHubCorrected
+from system.ranking.entries import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import SUFFIXES, as_change, differing, load_recipe
 from system.recipe.rules import below
@@ -283,9 +283,6 @@ def _load_with_paths(path: Path, changes: list[str], base: Path | None = None) -
         base: Folder in which the run began; a relative path that exists only there is read there.
     """
     before = load_recipe(path).recipe
-    if corrected := [name for name, entry in before.rank.items() if isinstance(entry, RankHubCorrected)]:
-        names = ", ".join(corrected)
-        log.warning("%s: without the hub correction of %s, which only the run's own entries have", path.parent, names)
     written = {"banks": before.banks, "model": before.model.model_dump(mode="json")}
     for keys, value in below(written) if base else ():
         is_path = isinstance(value, str) and not PATHS.isdisjoint(keys[-2:])
