@@ -21,9 +21,9 @@ _ASIDE = re.compile(
     r"\b(?:creative commons|public domain|cc0|copyright(?:ed|s)?(?! office)|royalty.free|licen[cs]e"
     r"|licen[cs]ed (?:under|as|by) \w|attribution|credits?(?! cards?)|free to use|feel free"
     r"|(?:non-?)?commercial(?:ly)? (?:use|purpose|project|work|product)|(?:many |big |special )?thanks? (?:to|for|you"
-    r"|again|goes)|enjoy(?= it\b| this\b|\W*$)|(?<![a-z] )enjoy|subscribe|(?:please|to|or) donate|donate (?:at|via|if"
-    r"|here)|youtube|download|(?:leave|any|your) comments?|comments? (?:are|is|below|welcome|if|and rat)"
-    r"|requested by (?!(?:the|a|an)\b)|recorded (?:with|using|on|by) (?:an?|my|the|me|zoom|sony|tascam)\b|khz"
+    r"|again|goes)|enjoy(?= it\b| this\b|\W*$)|(?<![a-z] )enjoy|(?<=you )enjoy|subscribe|(?:please|to|or) donate"
+    r"|donate (?:at|via|if|here)|youtube|download|(?:leave|any|your) comments?|comments? (?:are|is|below|welcome|if"
+    r"|and rat)|requested by (?!(?:the|a|an)\b)|recorded (?:with|using|on|by) (?:an?|my|the|me|zoom|sony|tascam)\b|khz"
     r"|\d+ ?-?bit|kbps|zoom h\w+|tascam|sennheiser|audacity|adobe|edited|normali[sz]ed|mastered)\b|requested by\W*$"
     r"|^thanks?\b",
     re.IGNORECASE,

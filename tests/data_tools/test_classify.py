@@ -41,7 +41,7 @@ HEARD = (  # sentences about sounds that look like licences and asides
             "A credit card machine beeps. Children enjoy a party.",
             "A credit card machine beeps. Children enjoy a party.",
         ),
-        ("Enjoy this! Hope you enjoy. Credits to Bob.", ""),
+        ("Enjoy this! Hope you enjoy my rain. Credits to Bob.", ""),
         ("Only for non-commercial use.", ""),
         ("...!", ""),
         *((text, text) for text in HEARD),

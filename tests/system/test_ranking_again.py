@@ -295,14 +295,14 @@ def test_files_of_removed_rank_entries_are_deleted(desk: Path, caplog: pytest.Lo
     assert "evaluation.npy" in names
 
 
-@pytest.mark.parametrize("place", ["rank_entries", "describe_run"])
+@pytest.mark.parametrize("place", ["ranking._rank_entry", "run.describe_run"])
 def test_interrupted_ranking_leaves_no_old_result(place: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
     change(evaluation=entry(checkpoint="last"))
     with monkeypatch.context() as patched:
-        patched.setattr(f"system.experiments.run.{place}", stopped)
+        patched.setattr(f"system.experiments.{place}", stopped)
         assert main(["run", "mine.yaml"]) == 130
     assert not Path("runs/tiny_s3/result.json").exists()
     assert main(["run", "mine.yaml"]) == 0
