@@ -23,7 +23,7 @@ from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
 from submission.runs.entry import ranked_result
 from submission.runs.record import BlindResult, Record, write_clips
-from system.audio.base import Device
+from system.audio.base import Device, file_sha256
 from system.batches.loader import Taught
 from system.experiments.moments import rank_moments, require_rankable_moments
 from system.experiments.summary import ceiling_of
@@ -165,6 +165,9 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {f"rank.{name}": entry.model_dump(mode="json")}
     found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
     found |= checksums(map(Path, entry.other_models))
+    if any(recipe.data[source].split == "blind" for source in entry.sources):
+        given = [Path(name) for name in getattr(recipe.model.text, "blind_files", ())]
+        found |= {str(path): file_sha256(path) for path in given if path.exists()}
     if isinstance(entry, RankBlind) and not entry.missing_files:
         found["queries"] = [[query.id, query.text] for query in read_queries(Path(entry.queries))]
         found["clips"] = {clip.id: Data.quick_checksum(clip) for clip in list_clips(entry.audio).clips}

@@ -143,4 +143,4 @@ def require_known_words(model: RetrievalModel, queries: Sequence[Query]) -> None
     unknown = set(model.text.without_known_words([query.text for query in queries]))
     if named := [query for query in queries if query.text in unknown]:
         first = f"{counted(len(named), 'query')}, first {named[0].id} ({named[0].text[:60]!r})"
-        raise KitError(f"the model knows no word of {first}; reword them, or add --allow-unknown")
+        raise KitError(f"the model knows no word of {first}, or has no embedding; reword them, or add --allow-unknown")

@@ -217,6 +217,8 @@ def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
     used = {name for stage in recipe.stages.values() for name in stage.sources}
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
     settings = recipe.model_dump(mode="json", exclude={"rank", "imports"})
+    for key in ("blind_files", "blind_queries"):
+        settings["model"]["text"].pop(key, None)
     return settings | {"data": {name: settings["data"][name] for name in sorted(used)}}
 
 

@@ -28,7 +28,8 @@ from system.recipe.rules import below
 from system.runs.checkpoints import load_checkpoint, load_tensors, load_weights
 from system.runs.folder import Run
 
-PATHS = {"banks", "weights", "pca_weights", "model", "vectors", "files", "queries"}  # keys of paths and of their lists
+PATHS = {"banks", "weights", "pca_weights", "model", "vectors"}  # keys of paths and of their lists
+PATHS |= {"files", "queries", "blind_files", "blind_queries"}
 PUBLISHED, GIVEN = "published weights", "given embeddings"  # texts in place of a checkpoint's name
 log = logging.getLogger(__name__)
 

@@ -34,11 +34,13 @@ class TextEmbeddings(TextSettings):
     files: Annotated[list[str], Field(min_length=1)]  # .npz of embeddings; or one folder with a file per query
     queries: list[str] = Field(default_factory=list)  # files of moments or queries (.jsonl) with the ids of a folder
     array: str = "last_hidden_state"  # of the files of a folder
+    blind_files: list[str] = Field(default_factory=list)  # as `files`, of a blind list; may be added after training
+    blind_queries: list[str] = Field(default_factory=list)  # as `queries`, of a blind list
     dim: Size  # values of an embedding
     head: Literal["none", "linear"] = "none"  # linear: a trained layer to `dim`
     model: Text  # that computed them, as declared in a package
 
-    file_settings: ClassVar = frozenset({"files", "queries"})
+    file_settings: ClassVar = frozenset({"files", "queries", "blind_files", "blind_queries"})
 
     @property
     def is_trained(self) -> bool:
@@ -49,16 +51,25 @@ class TextEmbeddings(TextSettings):
         return self.head == "none"
 
     def open(self) -> Vectors:
-        """Read the embeddings by text."""
-        if self.queries:
-            return read_queries(Path(self.files[0]), self.queries, self.array)
-        return read_vectors(self.files, "caption")
+        """Read the embeddings by text; those of `files` count before those of a blind list."""
+        found = self._read(self.files, self.queries)
+        if not self.blind_files:
+            return found
+        blind = self._read(self.blind_files, self.blind_queries).require_dim(found.dim, self.blind_files)
+        return Vectors(blind | found)
+
+    def _read(self, files: list[str], queries: list[str]) -> Vectors:
+        return read_queries(Path(files[0]), queries, self.array) if queries else read_vectors(files, "caption")
 
     def needs(self) -> list[Need]:
         cure = f"write this file with the program that computes your embeddings; {HINT}"
-        files = [(f"files.{i}", name) for i, name in enumerate(self.files) if not Path(name).is_dir()]
-        files += [(f"queries.{i}", name) for i, name in enumerate(self.queries)]
-        return [Need(setting, name, cure=cure) for setting, name in files]
+        list_cure = "fetch the organisers' list, such as by lbar data get castella"
+        found = []
+        for key in sorted(self.file_settings):
+            of_lists = key.endswith("queries")
+            names = [name for name in getattr(self, key) if of_lists or not Path(name).is_dir()]
+            found += [Need(f"{key}.{i}", name, cure=list_cure if of_lists else cure) for i, name in enumerate(names)]
+        return found
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
         if not all(Path(path).exists() for path in self.files):
