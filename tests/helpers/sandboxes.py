@@ -4,7 +4,6 @@ import asyncio
 import csv
 import random
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -124,7 +123,7 @@ def serving(*arguments: str) -> Iterator[dict[str, str]]:
         assert words[0] == "export"
         yield dict(word.split("=", 1) for word in words[1:])
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # a process of the background ignores Ctrl-C
         process.communicate(timeout=30)
 
 
