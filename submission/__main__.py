@@ -232,7 +232,8 @@ def pack(
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.source}")
         if system.is_known:
-            print("warning: not ready: the answers are known; rank the blind set by an entry with the same settings")
+            cure = "rank the blind set by an entry with the same settings, or name its scores as `output`"
+            print(f"warning: not ready: the answers are known; {cure}")
     if report is None:
         print("warning: not ready: no technical report; add --report")
     print(f"wrote {out}")
