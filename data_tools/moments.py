@@ -1,6 +1,4 @@
-"""Moments: queries of long recordings with their windows.
-
-They have the format of CASTELLA and QVHighlights.
+"""Queries of long recordings with windows (CASTELLA, QVHighlights).
 
 One JSON line per query:
 
@@ -76,9 +74,14 @@ def read_published(path: Path) -> Iterator[tuple[str, Published]]:
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
-    """Return a window clipped to its recording (None: nothing is left), and its fault; "" without one.
+    """Clip a window to its recording.
 
-    seconds: Length of the recording; None: unknown, or the end must stay as published.
+    Args:
+        window: Start and end, in seconds.
+        seconds: Length of the recording; None: unknown, or the end must stay as published.
+
+    Returns:
+        The clipped window (None: nothing is left), and its fault; "" without one.
 
     >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
     (((70, 81), ''), (None, 'has no length, or ends before it starts'), ((80, 83), 'is not inside the recording'))

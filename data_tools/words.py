@@ -10,9 +10,9 @@ _MARKS = re.compile("[\u0300-\u036f]+")
 
 
 def lower_composed(text: str) -> str:
-    """Return the text in lower case, each letter composed with its marks into one character (NFC).
+    """Return the text in lower case and composed (NFC).
 
-    Other marks are removed.
+    Marks that have no composed letter are removed.
 
     >>> lower_composed("CAFÉ") == "café", lower_composed("x̄")
     (True, 'x')

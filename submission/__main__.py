@@ -15,11 +15,11 @@ from submission.editions import EDITIONS, MOMENTS
 from submission.errors import SubmissionError
 from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
+from submission.inputs import check_output, common_edition, read_summaries, read_truth, scores_file
 from submission.metrics.blend import How, require_disjoint, search_weights
 from submission.metrics.blend import blend as blended
 from submission.metrics.summary import bounds_or_none
 from submission.metrics.summary import compare as paired_test
-from submission.systems import check_output, common_edition, read_summaries, read_truth, scores_file
 
 Direction = Literal["text-to-audio", "audio-to-text"]
 Year = Annotated[
@@ -247,7 +247,7 @@ def report(
 ) -> None:
     """Write a page on a finished run.
 
-    Metrics, failures, and clips to listen to.
+    The page shows metrics, failures, and clips to listen to.
 
     Args:
         run: A finished run, or one of its ranked entries.

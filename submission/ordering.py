@@ -1,6 +1,6 @@
-"""The order of clips, with ties.
+"""The order of clips.
 
-By descending score, then by file name in code point order.
+Clips are sorted by falling score; equal scores by file name, in code point order.
 
 All functions in `submission` use this order. The order of ties in the official 2022 code is arbitrary, that of 2025 is
 the order of the pool. With equal scores, metrics may therefore differ from the official ones; a constant matrix scores

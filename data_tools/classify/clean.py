@@ -31,9 +31,9 @@ _ASIDE = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return a description without markup, links, and sentences about licences, credits and equipment.
+    """Return a description as a caption: without markup, links, licences, credits.
 
-    It is cut to MAX_WORDS words.
+    Sentences about equipment go too; MAX_WORDS words are kept.
 
     >>> clean("A dog barks.<br>Recorded with a Zoom H4n, 96 kHz. Free to use!"), clean("rain_on_roof.wav")
     ('A dog barks.', 'rain on roof')

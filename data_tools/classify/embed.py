@@ -1,6 +1,4 @@
-"""Embed texts by sentence-transformers.
-
-The vectors are stored.
+"""Embed texts by sentence-transformers, and store the vectors.
 
 A part of the texts is one file, named by the texts and the model: a stopped computation continues, and another call
 with the same texts reads them.

@@ -1,6 +1,4 @@
-"""Read AudioCaps as published.
-
-Versions v1 and v2.
+"""Read AudioCaps v1 or v2 as published.
 
 Kim et al., "AudioCaps: Generating Captions for Audios in The Wild", NAACL 2019; https://github.com/cdjkim/audiocaps
 The audio files are parts of YouTube videos. Some videos are gone: published scores use 957 to 975 test clips.

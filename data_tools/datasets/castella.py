@@ -1,6 +1,4 @@
-"""Read CASTELLA and data sets of its format.
-
-These are Clotho-Moment, and the blind list of 2026.
+"""Read CASTELLA, Clotho-Moment, and the blind list of 2026.
 
 Munakata et al., "CASTELLA: Long Audio Dataset with Captions and Temporal Boundaries", 2025;
 https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio is from YouTube, where some videos are deleted.

@@ -1,6 +1,4 @@
-"""Read Clotho as published, and folders like it.
-
-Versions v1, v2 and v2.1.
+"""Read Clotho (v1, v2, v2.1) as published, and folders like it.
 
 Drossos et al., "Clotho: an audio captioning dataset", ICASSP 2020; https://zenodo.org/records/4783391
 Audio: per-file Freesound licences; captions: Tampere University licence (non-commercial research).

@@ -127,9 +127,9 @@ def hub(
     name: list[str] | None = None,
     source: str = "",
 ) -> None:
-    """Unpack a data set of the Hugging Face hub, and make its manifest.
+    """Unpack a data set of the Hugging Face hub.
 
-    It may have parquet files or WebDataset tars.
+    Its files are parquet or WebDataset tars. Writes the audio and a manifest.
 
     Args:
         paths: Parquet files or WebDataset tars, or folders of them.

@@ -1,7 +1,4 @@
-"""Read your own table of audio files and captions.
-
-It may be of a data set without a reader here.
-"""
+"""Read your own table of audio files and captions."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Read one of WavCaps' four parts.
-
-AudioSet_SL, BBC, FreeSound or SoundBible.
+"""Read WavCaps: AudioSet_SL, BBC, FreeSound or SoundBible.
 
 Mei et al., "WavCaps: A ChatGPT-Assisted Weakly-Labelled Audio Captioning Dataset for Audio-Language Multimodal
 Research", 2023; https://github.com/XinhaoMei/WavCaps. Its README restricts it to academic use.

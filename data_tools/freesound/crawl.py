@@ -1,6 +1,6 @@
 """Read the descriptions of all sounds of Freesound.
 
-They are read in blocks of 150 ids, one request per block.
+One request reads a block of 150 ids.
 
 A block is read or unread, so that the command can be stopped and started at any time. Freesound numbers its sounds by
 upload; a later crawl reads the blocks of new ids, and again those of about the last month, whose sounds may have been

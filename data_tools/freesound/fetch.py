@@ -1,6 +1,6 @@
 """Fetch the sounds whose descriptions score best.
 
-They are stored as FLAC, with a manifest and attributions.
+It writes FLAC files, a manifest and ATTRIBUTION.csv.
 
 Files are named by ids, so that no title can lead to another path. A file that is there is not fetched again.
 """
@@ -118,15 +118,21 @@ def select(
 
 
 def choose_fresh(
-    api: Api, store: Store, scores: Path, criteria: Criteria, exclusions: Exclusions, limit: int | None, out: Path
+    api: Api,
+    store: Store,
+    scores: Sequence[tuple[float, int, str]],
+    criteria: Criteria,
+    exclusions: Exclusions,
+    limit: int | None,
+    out: Path,
 ) -> list[Sound]:
     """Choose sounds by licences, preferences and lengths that the API states now, not those of the crawl.
 
     Sounds that drop out are replaced from further down the list. Sounds whose file is there are not asked for again.
     """
-    rows, gone, fresh = read_scores(scores), set[int](), set[int]()
+    gone, fresh = set[int](), set[int]()
     while True:
-        chosen, refused = select(store, rows, criteria, exclusions, gone)
+        chosen, refused = select(store, scores, criteria, exclusions, gone)
         stale = [one.id for one in chosen[:limit] if one.id not in fresh and not one.file(out).is_file()]
         if not stale:
             for reason, count in refused.most_common():
@@ -199,13 +205,13 @@ def fetch(
         raise DataError(f"{name}: no such licence or AI preference; see lbar data fetch --help")
     exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
     read_access()
-    read_scores(scores)
+    scored = read_scores(scores)
     with open_store(store) as opened:
         out.mkdir(parents=True, exist_ok=True)
         with lock_of(out):
             remove_parts(out)  # of a killed call
             api = Api(opened)
-            sounds = choose_fresh(api, opened, scores, criteria, exclusions, limit, out)
+            sounds = choose_fresh(api, opened, scored, criteria, exclusions, limit, out)
             lost = fetch_sounds(sounds, out, rate)
     write_table(out / "lost.csv", ["freesound_id", "why"], lost.items())
     changes = "preview (MP3), resampled, mono, as FLAC of 16 bit"  # as the licences require

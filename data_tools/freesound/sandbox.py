@@ -153,9 +153,7 @@ def sandbox(
     seed: int = 1,
     port: int = 8025,
 ) -> None:
-    """Serve invented sounds as Freesound does.
-
-    To try crawl, classify and fetch without a key.
+    """Serve invented sounds as Freesound does, without a key.
 
     Args:
         then: Commands of lbar data to run, then stop.

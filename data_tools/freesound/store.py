@@ -1,6 +1,6 @@
 """SQLite store of a crawl.
 
-It has a row per sound, and which blocks of ids were read.
+It has a row per sound, and the blocks of ids that were read.
 
 Open it with any tool: `sqlite3 -csv freesound.sqlite "select id, description from sounds"`.
 """

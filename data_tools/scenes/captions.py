@@ -26,9 +26,10 @@ SOUNDS = _TEXTS["sounds"]  # by class: phrasings, one more of them for validatio
 
 
 def phrasings(name: str, kind: str = "phrasings") -> list[Phrasing]:
-    """Return the phrasings of a sound class: its own, or else generic ones with its name.
+    """Return the phrasings of a sound class, or generic ones.
 
-    kind: "validation" for one more, only for queries of a validation split.
+    Args:
+        kind: "validation" for one more, which only queries of a validation split have.
     """
     lines = SOUNDS.get(name, _TEXTS["other"])[kind]
     pairs = [line.format(n=name.replace("_", " ")).split(" | ") for line in lines]

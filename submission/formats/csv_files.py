@@ -1,6 +1,4 @@
-"""CSV files of the challenge.
-
-Ranked lists (2022 to 2024), and all scores (2025).
+"""Ranked lists (2022 to 2024) and score tables (2025), as CSV.
 
 `check_csv` finds every problem of either file. `write_csv` writes only files without problems.
 """

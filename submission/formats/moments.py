@@ -180,10 +180,7 @@ def write_moments(path: Path, answers: Sequence[Moments]) -> None:
 
 
 def submitted(answers: Sequence[Moments]) -> bytes:
-    """Return a file to submit.
-
-    The best windows of each query without their scores, best first.
-    """
+    """Return a file to submit: the best windows, without scores."""
     best = ([window[:2] for window in answer.ranked[:MAX_WINDOWS]] for answer in answers)
     return b"".join(map(_line, answers, best))
 

@@ -1,6 +1,4 @@
-"""Best clips of each query, for a judge.
-
-One JSON line per pair.
+"""Best clips of each query, for a judge (JSON lines).
 
 {"query": "7", "text": "a dog barks", "clip": "clotho/3.wav", "path": "data/3.wav", "score": 0.41, "rank": 1}
 

@@ -1,6 +1,4 @@
-"""Queries with their relevant clips.
-
-Captions files, blind sets, and the annotations of 2025.
+"""Queries with their relevant clips: captions, blind sets, annotations of 2025.
 
 A submitted file identifies a query only by its text, so two queries with the same text are refused here. The official
 2022 scorer would use only the last of them, without a message.
@@ -58,7 +56,7 @@ def read_captions(path: Path) -> Labels:
 def read_blind_set(queries: Path, audio: Path) -> Labels:
     """Read a blind set.
 
-    Queries from the column `caption`, the pool from a folder of audio files.
+    The queries are the column `caption` of a CSV, the pool is a folder of audio files.
 
     Names are those on disk: three clips of 2022 have other names in retrieval_audio_metadata.csv.
     """
@@ -78,7 +76,7 @@ def read_blind_set(queries: Path, audio: Path) -> Labels:
 def read_annotations(path: Path, labels: Labels) -> Relevant:
     """Read the organisers' annotations of 2025.
 
-    Several relevant file names for some of the queries.
+    They name several relevant files for some of the queries.
 
     Source: DCASE 2025 baseline, resources/metadata_eval.csv.
     """

@@ -1,7 +1,4 @@
-"""Blend score matrices.
-
-The weighted mean, by weights that are given, equal, or searched on validation.
-"""
+"""Blend score matrices: their mean by given, equal or searched weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -84,10 +81,7 @@ def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str,
 
 
 def models_of(facts: Mapping[str, Any]) -> list[Any]:
-    """Return what made the scores.
-
-    Run, checkpoint and hub correction of each blended model.
-    """
+    """Return each blended model's run, checkpoint and hub correction."""
     if isinstance(of := facts.get("of"), dict):
         return [model for part in of.values() for model in models_of(part)]
     correction = facts.get("hub correction") or {}

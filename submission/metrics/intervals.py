@@ -56,9 +56,7 @@ def bootstrap_intervals(per_query: Iterable[np.ndarray], groups: Groups) -> list
 
 
 class Difference(NamedTuple):
-    """Difference between two systems over the same queries.
-
-    It is the second minus the first.
+    """Second system minus the first, over the same queries.
 
     Attributes:
         mean: Mean difference over the queries.

@@ -1,6 +1,4 @@
-"""Metrics of moments.
-
-R1@IoU and mAP of windows, in [0, 1].
+"""Metrics of moments: R1@IoU and mAP of windows, in [0, 1].
 
 Windows are [start, end] or [start, end, score] in seconds. IoU: intersection of two windows divided by their union.
 Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail). Results are equal
@@ -38,9 +36,7 @@ MomentScores = dict[str, dict[str, float]]  # by metric and query id
 def score_moments(
     predictions: Mapping[str, Windows], truth: Mapping[str, Windows], lengths: tuple[float, float] = (0.0, MAX_SECONDS)
 ) -> MomentScores:
-    """Return R1 and mAP of each query at every threshold.
-
-    The metrics are R1@0.5 ... R1@0.95 and mAP@0.5 ... mAP@0.95.
+    """Return R1 and mAP of each query at the IoUs 0.5 ... 0.95.
 
     lengths: Only true windows longer than the first and at most as long as the second value count; queries without
     such a window are left out. Windows that match others are wrong, so metrics of ranges do not average to the whole.

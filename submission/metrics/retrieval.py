@@ -1,6 +1,4 @@
-"""Metrics of ranked clips.
-
-mAP@k, R@k, HR@k, pooled R@k, median rank, and chance.
+"""Metrics of ranked clips, and their values by chance.
 
 Arrays: `ranks` (Q, R), ranks of the relevant clips of each query, from 1, increasing, padded with NEVER, as
 ordering.relevant_ranks returns them; `n_relevant` (Q,), numbers of relevant clips, with or without a known rank.
@@ -37,7 +35,7 @@ def average_precision(ranks: np.ndarray, n_relevant: npt.ArrayLike, k: int | Non
 def recall(ranks: np.ndarray, n_relevant: npt.ArrayLike, k: int) -> np.ndarray:
     """Return R@k of each query.
 
-    The share of its relevant clips among the first k.
+    It is the share of its relevant clips that are among the first k.
 
     Source: DCASE 2022 eval_script.py; "On Negative Sampling for Contrastive Audio-Text Retrieval" (several captions).
     """
@@ -47,7 +45,7 @@ def recall(ranks: np.ndarray, n_relevant: npt.ArrayLike, k: int) -> np.ndarray:
 def hit_rate(ranks: np.ndarray, k: int) -> np.ndarray:
     """Return HR@k of each query.
 
-    1 if any relevant clip is among the first k, else 0.
+    It is 1 if any relevant clip is among the first k, else 0.
 
     Source: called R@k from audio to text in "On Metric Learning for Audio-Text Retrieval", WavCaps and LAION-CLAP.
     """
@@ -67,7 +65,7 @@ def pooled_recall(ranks: np.ndarray, n_relevant: np.ndarray, k: int) -> float:
 def median_rank(ranks: np.ndarray) -> float:
     """Return the median rank of the first relevant clip.
 
-    It is inf if it is not known.
+    It is inf if that rank is unknown.
     """
     median = statistics.median(ranks.min(axis=1, initial=NEVER).tolist())
     return float(median) if median < NEVER // 2 else math.inf

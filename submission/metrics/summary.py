@@ -1,7 +1,5 @@
 """Metrics of a system over many queries, with intervals.
 
-The same for clips and for moments.
-
 Q: queries, R: maximum number of relevant clips of a query.
 """
 
@@ -229,10 +227,7 @@ def _per_query(metric: str, queries: RelevantRanks) -> np.ndarray:
 
 
 def summarise_audio_to_text(queries: RelevantRanks) -> Summary:
-    """Return the metrics of ranks_from_audio.
-
-    HR@k, R@k, pooled R@k, mAP@10 and mAP.
-    """
+    """Return HR@k, R@k, pooled R@k, mAP@10 and mAP of ranks_from_audio."""
     summary = summarise(queries, ["HR@1", "HR@5", "HR@10", "R@1", "R@5", "R@10", "mAP@10", "mAP"])
     pooled = {f"pooled R@{k}": pooled_recall(queries.ranks, queries.n_relevant, k) for k in (1, 5, 10)}
     return replace(summary, values=summary.values | pooled)
@@ -333,10 +328,7 @@ def _values_of(system: Summary, other: Summary) -> np.ndarray:
 
 
 def format_interval(interval: Interval, metric: str, sign: str = "") -> str:
-    """Format an interval of a metric.
-
-    A reason if there is none.
-    """
+    """Format an interval of a metric, or the reason for none."""
     low, high = (format_metric(metric, bound, sign) for bound in interval)
     return "no interval: one group of queries" if math.isnan(interval[0]) else f"{low.removesuffix(' %')} to {high}"
 

@@ -1,7 +1,4 @@
-"""about.yaml: facts of a package that only the participants know.
-
-See PACKAGE.md.
-"""
+"""about.yaml: what only the participants know of their package."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,10 +30,7 @@ class System(Strict):
 
 
 class Address(Strict):
-    """The address of a data set or model.
-
-    None if it is not published.
-    """
+    """Address of a data set or model; None if unpublished."""
 
     url: Text | None
 

@@ -20,8 +20,8 @@ import yaml
 from data_tools.files import writing
 from submission.editions import Edition
 from submission.errors import SubmissionError
+from submission.inputs import SCORED, AnyTruth, Findings, check_output
 from submission.package.meta_model import meta_faults
-from submission.systems import SCORED, AnyTruth, Findings, check_output
 
 MEMBER = re.compile(r"(?P<label>[^/]+)/(?P=label)\.(?P<kind>output\.csv|output\.jsonl|meta\.yaml)|[^/]+\.pdf")
 NO_REPORT = "the technical report (.pdf) is missing, or there are several; one is needed"
@@ -49,7 +49,7 @@ class PackedSystem(NamedTuple):
 def write_archive(path: Path, systems: list[PackedSystem], edition: Edition, report: Path | None) -> None:
     """Write a package, perhaps still without its report.
 
-    Raises SubmissionError with all other problems that check_archive would find.
+    Raises SubmissionError with every other problem that check_archive would find.
     """
     folder = f"{path.stem}/task{edition.task}"
     members = {f"{folder}/{systems[0].label}.technical_report.pdf": report.read_bytes()} if report else {}

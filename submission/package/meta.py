@@ -35,7 +35,7 @@ class Network(NamedTuple):
 def system_label(about: About, edition: Edition, index: int) -> str:
     """Return a system's label.
 
-    Last name and institute of the corresponding author, task, and number of the system.
+    It has the last name and the institute of the corresponding author, the task, and the number of the system.
     """
     author = about.corresponding
     names = (re.sub(r"[\s._]+", "-", text) for text in (author.lastname, author.affiliation.abbreviation))
@@ -98,10 +98,7 @@ def _moments_block(runs: Sequence[Entry], about: About) -> dict[str, Any]:
 
 
 def describe(runs: Sequence[Entry]) -> dict[str, list[Any]]:
-    """Return the values of the block `description` of meta.yaml.
-
-    Each only once; none for what is not known.
-    """
+    """Return the values of the block `description` of meta.yaml."""
     experts = [expert for run in runs for expert in run.result.experts.values()]
     models = [(run.recipe["model"]["audio"], run.recipe["model"]["text"]) for run in runs]
     members = [(run, member) for run in runs for member in run.members]

@@ -1,6 +1,4 @@
-"""Keys of meta.yaml.
-
-Those that it must have in an edition, and the types of their values.
+"""Keys that meta.yaml must have, and their types.
 
 Other keys are allowed and not checked. Sources: see RESULT and EXTERNAL in editions.py; of 2026, the task's template
 with its comments, as a participant filled it in (secondary).
@@ -85,10 +83,7 @@ Moments = _part(
 
 
 def figure_keys(edition: Edition) -> dict[str, str]:
-    """Return the key of each metric in meta.yaml.
-
-    Such as R1 for R@1, or Recall1@0.7 for R1@0.7.
-    """
+    """Return each metric's key in meta.yaml, such as R1 for R@1."""
     if edition.output == "windows":
         return {name: f"Recall{name[1:]}" for name in edition.metrics if name.startswith("R1@")}
     return {name: name.replace("@", "") for name in edition.metrics}

@@ -10,13 +10,13 @@ from submission.formats.csv_files import check_csv, csv_of
 from submission.formats.moments import read_moments, submitted
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import read_annotations
+from submission.inputs import AnyTruth
 from submission.metrics.blend import models_of
 from submission.metrics.summary import summarise_matrix, summarise_moments_file, with_truth
 from submission.package.about import About, System, read_about
 from submission.package.archive import PackedSystem, write_archive
 from submission.package.meta import make_meta, missing_facts, system_label
 from submission.runs.entry import Entry, open_entry
-from submission.systems import AnyTruth
 
 
 class Submitted(NamedTuple):

@@ -13,10 +13,7 @@ COMPRESSION = 0.79  # of libsndfile's range at this rate: 40 kbit/s
 
 
 class AudioStore:
-    """Audio of a page as numbered data URIs.
-
-    Each clip is stored once.
-    """
+    """Audio of a page as numbered data URIs, each clip once."""
 
     def __init__(self, seconds: float) -> None:
         """Create an empty store. seconds: Maximum length of an excerpt."""
@@ -27,7 +24,8 @@ class AudioStore:
     def add(self, path: Path) -> tuple[int | None, str]:
         """Store an excerpt of a file.
 
-        Return (its number, ""), or (None, reason).
+        Returns:
+            Its number and "", or None and the reason.
         """
         if path not in self._known:
             try:

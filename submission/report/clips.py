@@ -1,7 +1,4 @@
-"""Content of the page of a run that ranks clips.
-
-Ranks, lengths of captions, and queries to listen to.
-"""
+"""What the page of a run that ranks clips shows."""
 
 from collections.abc import Iterator
 from itertools import pairwise

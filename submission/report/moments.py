@@ -1,7 +1,4 @@
-"""Content of the page of a run that finds moments.
-
-Queries on a time axis.
-"""
+"""What the page of a run that finds moments shows."""
 
 from pathlib import Path, PurePath
 from typing import Any

@@ -1,7 +1,4 @@
-"""One HTML page of a finished run.
-
-The texts of the page are in page.html.
-"""
+"""One HTML page of a finished run; its text is page.html."""
 
 import base64
 import json

@@ -47,10 +47,7 @@ class Entry:
 
     @property
     def members(self) -> list[dict[str, Any]]:
-        """Settings of the entries with one model each.
-
-        This entry, or those that it combines.
-        """
+        """Settings of this entry, or of those that it combines."""
         return [settings for settings in self._settings(self.name) if "stage" in settings]
 
     @property
@@ -78,10 +75,7 @@ class Entry:
 
     @property
     def blind(self) -> "Entry | None":
-        """The entry of a blind set with the same settings.
-
-        None if there is none, or several.
-        """
+        """The only blind entry with the same settings, or None."""
         names = [*self.result.blind, *(name for name, one in self.result.moments.items() if one.figures is None)]
         same = [name for name in names if self._how(name) == self._how(self.name)]
         return replace(self, name=same[0]) if len(same) == 1 else None

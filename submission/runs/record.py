@@ -284,10 +284,7 @@ def repair_hint(folder: Path, *damaged: Path) -> str:
 
 
 def finish_hint(folder: Path) -> str:
-    """Return the cure for a run that is not finished.
-
-    It is to wait, to continue the run or, for another folder, to name a run.
-    """
+    """Return the cure for a run that is not finished."""
     if not (folder / "resolved.json").is_file():
         return "give the folder of a run, which lbar run makes"
     if is_locked(folder / "lock"):

@@ -1,4 +1,4 @@
-"""Systems named on the command line, their truth, and the check of a file to submit.
+"""What the verbs read: systems, their truth, and files to submit.
 
 A system is a CSV of an edition, windows of moments (.jsonl), a score matrix (.npy), or a finished run, RUN or
 RUN:ENTRY.
@@ -107,10 +107,7 @@ def run_of(name: str) -> "Entry | None":
 
 
 def scores_file(name: str) -> Path:
-    """Return the file of a score matrix, or of windows.
-
-    That of a run's entry for RUN.
-    """
+    """Return the scores or windows that a name stands for."""
     run = run_of(name)
     return run.scores if run else Path(name)
 
@@ -128,10 +125,7 @@ def possible_editions(name: str) -> list[Edition]:
 
 
 def common_edition(option: str | None, names: Iterable[str]) -> Edition:
-    """Return the edition of --edition, or that of all systems.
-
-    Of several possible ones, it is the latest.
-    """
+    """Return the edition of --edition, or the latest that fits all systems."""
     if option:
         return get_any_edition(option)
     possible = [possible_editions(name) for name in names]
