@@ -37,6 +37,8 @@ PREFERENCES = ("no-additional-preferences", "open-source-models", "noncommercial
 TOLERANCE = 0.5  # seconds by which a preview may differ from the length that Freesound states
 WORKERS = 4
 
+Scored = tuple[float, int, str]  # score, Freesound id and text of a description
+
 
 class Criteria(NamedTuple):
     """Rules for the sounds to fetch; the defaults are those of "Take it easy" (2022).
@@ -74,9 +76,9 @@ class Sound(NamedTuple):
 _COLUMNS = "id, ifnull(name, ''), ifnull(username, ''), ifnull(license, ''), duration, preview, gen_ai_preference"
 
 
-def read_scores(path: Path) -> list[tuple[float, int, str]]:
+def read_scores(path: Path) -> list[Scored]:
     """Return the score, id and text of each row of scores.csv, best score first. Raises DataError for bad rows."""
-    rows: dict[int, tuple[float, int, str]] = {}
+    rows: dict[int, Scored] = {}
     for line, row in read_table(path, ["freesound_id", "score", "text"]):
         try:
             number, score = int(row["freesound_id"]), float(row["score"])
@@ -90,7 +92,7 @@ def read_scores(path: Path) -> list[tuple[float, int, str]]:
 
 def select(
     store: Store,
-    scores: Sequence[tuple[float, int, str]],
+    scores: Sequence[Scored],
     criteria: Criteria,
     exclusions: Exclusions,
     gone: Collection[int] = (),
@@ -120,7 +122,7 @@ def select(
 def choose_fresh(
     api: Api,
     store: Store,
-    scores: Sequence[tuple[float, int, str]],
+    scores: Sequence[Scored],
     criteria: Criteria,
     exclusions: Exclusions,
     limit: int | None,
