@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+import typer
+
 from data_tools.cli import add_verb, new_app, run_app
 
 VERBS = {  # module of each verb's function, in the order of the help
@@ -24,15 +26,20 @@ VERBS = {  # module of each verb's function, in the order of the help
     "fetch": "freesound.fetch",
     "sandbox": "freesound.sandbox",
 }
-app = new_app("lbar data", "Make, check and compose data sets. A stopped command goes on when it is given again.")
-for name, module in VERBS.items():
-    add_verb(app, getattr(import_module(f"data_tools.{module}"), name))
 
 
-def main(argv: Sequence[str] | None = None, inside: bool = False) -> int:
+def app_of(argv: Sequence[str]) -> typer.Typer:
+    """Return the app with the verb that is called; with all verbs for `get`, which calls others, and for the help."""
+    app = new_app("lbar data", "Make, check and compose data sets. A stopped command goes on when it is given again.")
+    for name in set(argv[:1]) & VERBS.keys() - {"get"} or VERBS:
+        add_verb(app, getattr(import_module(f"data_tools.{VERBS[name]}"), name))
+    return app
+
+
+def main(argv: Sequence[str], inside: bool = False) -> int:
     """Run a verb, and return its exit status. inside: Whether another verb calls."""
-    return run_app(app, "lbar data", argv, inside)
+    return run_app(app_of(argv), "lbar data", argv, inside)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -56,7 +56,8 @@ def test_each_number_of_three_decimals_appears_in_only_one_readme(root: Path) ->
 
 @functools.cache
 def program(room: str) -> Any:
-    return typer.main.get_command(importlib.import_module(f"{room}.__main__").app)
+    main = importlib.import_module(f"{room}.__main__")
+    return typer.main.get_command(main.app_of([]) if room == "data_tools" else main.app)
 
 
 def parse(room: str, words: list[str]) -> None:

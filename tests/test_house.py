@@ -126,6 +126,8 @@ PROGRAMS = {"data_tools": "lbar data", "submission": "lbar submit", "system": "l
 
 def verbs(room: str) -> list[str]:
     module = importlib.import_module(f"{room}.__main__")
+    if room == "data_tools":
+        return list(module.VERBS)
     return [verb.name or verb.callback.__name__ for verb in module.app.registered_commands]
 
 

@@ -41,7 +41,7 @@ Scored = tuple[float, int, str]  # score, Freesound id and text of a description
 
 
 class Criteria(NamedTuple):
-    """Rules for the sounds to fetch; the defaults are those of "Take it easy" (2022).
+    """Rules for the sounds to fetch.
 
     Attributes:
         threshold: Scores must be above this value.
@@ -50,10 +50,10 @@ class Criteria(NamedTuple):
         preferences: Allowed choices of uploaders on AI training. A sound without a choice is not fetched.
     """
 
-    threshold: float = 0.2
-    seconds: tuple[float, float] = (3.0, 120.0)
-    licences: Collection[str] = tuple(LICENCES)
-    preferences: Collection[str] = PREFERENCES[:-1]
+    threshold: float
+    seconds: tuple[float, float]
+    licences: Collection[str]
+    preferences: Collection[str]
 
 
 class Sound(NamedTuple):
@@ -203,7 +203,7 @@ def fetch(
         rate: Sample rate of the FLAC files in Hz.
     """
     criteria = Criteria(threshold, seconds, licences or tuple(LICENCES), ai_preferences or PREFERENCES[:-1])
-    for name in (*(set(criteria.licences) - set(LICENCES)), *(set(criteria.preferences) - set(PREFERENCES))):
+    for name in (*set(criteria.licences).difference(LICENCES), *set(criteria.preferences).difference(PREFERENCES)):
         raise DataError(f"{name}: no such licence or AI preference; see lbar data fetch --help")
     exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
     read_access()

@@ -174,7 +174,7 @@ def _is_made(name: str, manifest: Path, command: str) -> bool:
 
 
 def _make(name: str, manifest: Path, command: str) -> None:
-    from data_tools.__main__ import main  # imports all verbs
+    from data_tools.__main__ import main  # imports the verb
 
     require_output(command, manifest)
     log.info("data source %s: making its manifest with %s", name, command)
@@ -217,10 +217,10 @@ def _parsed_arguments(command: str) -> dict[str, object]:
     """
     import typer
 
-    from data_tools.__main__ import app
+    from data_tools.__main__ import app_of
 
     words = shlex.split(command)[2:]
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(app_of(words))
     try:
         context = group.make_context("lbar data", list(words))
         _, verb, rest = group.resolve_command(context, words)

@@ -19,6 +19,7 @@ from data_tools.freesound.store import open_store
 from data_tools.manifest import read_manifest
 
 SOUNDS = 160
+RULES = Criteria(0.4, (3.0, 120.0), tuple(LICENCES), PREFERENCES[:-1])
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_each_rule_refuses_the_sounds_that_it_should(store: Path, site: Sandbox,
     excluded = [willing[1], willing[4], 5 * 10**8]
     exclusions = read_exclusions([write_list(tmp_path / "never.csv", excluded)])
     with open_store(store) as opened:
-        chosen, refused = select(opened, rows, Criteria(0.4, licences=("cc0", "by")), exclusions)
+        chosen, refused = select(opened, rows, RULES._replace(licences=("cc0", "by")), exclusions)
         assert [one.id for one in chosen] == [number for number in willing if number not in excluded], "best first"
         assert refused["score"] == len(sounds) - len(enough)
         assert refused["length"] == len(set(enough) - set(fit) - set(excluded)) > 0
@@ -79,11 +80,11 @@ def test_each_rule_refuses_the_sounds_that_it_should(store: Path, site: Sandbox,
         assert refused["the uploader's AI preference"] == len(set(free) - set(willing)) > 0
         assert refused["on an exclusion list"] == 2
         assert refused["not in the store, or gone from Freesound"] == 1
-        everyone, _ = select(opened, rows, Criteria(0.4, preferences=PREFERENCES), exclusions)
+        everyone, _ = select(opened, rows, RULES._replace(preferences=PREFERENCES), exclusions)
         assert len(everyone) == len(fit) - 2
         exact = read_scores(write_scores(tmp_path / "one.csv", [(willing[0], 0.2, "x")]))
-        assert not select(opened, exact, Criteria(0.2), exclusions)[0]
-        assert select(opened, exact, Criteria(0.1999), exclusions)[0]
+        assert not select(opened, exact, RULES._replace(threshold=0.2), exclusions)[0]
+        assert select(opened, exact, RULES._replace(threshold=0.1999), exclusions)[0]
 
 
 def test_fetched_sounds_are_flac_files_with_manifest_and_attribution(store: Path, site: Sandbox) -> None:
