@@ -1,6 +1,7 @@
-"""The command line `lbar VERB ...`; `lbar data` and `lbar submit` are those of the other floors.
+"""The command line `lbar`.
 
-A verb's docstring is its help; what it needs is imported when it runs, so that the help imports no torch.
+`lbar data` and `lbar submit` are those of the other floors. A verb's docstring is its help; what it needs is imported
+when it runs, so that the help imports no torch.
 """
 
 import json
@@ -254,9 +255,7 @@ def embed(
     device: Device = None,
     cache: Cache = None,
 ) -> None:
-    """Write a trained model's embeddings for other programs.
-
-    Of clips, and of their captions.
+    """Write a trained model's embeddings of clips and captions.
 
     Args:
         out: The file to write (.npz).
@@ -319,8 +318,6 @@ def runs(
 ) -> None:
     """List all runs with their state and best metrics.
 
-    Also their epoch, hours and changed settings.
-
     Args:
         folder: Folder of all runs.
         sort: Order; best first.
@@ -353,9 +350,7 @@ def new(name: str, *, source: Annotated[str, typer.Option("--from")] = "clotho")
 
 
 def keys(path: Annotated[str, typer.Argument()] = "") -> None:
-    """Print the settings at a path of a recipe.
-
-    As their source defines and explains them.
+    """Print and explain the settings at a recipe's path.
 
     Args:
         path: Such as stages.optimizer; default: a recipe.

@@ -8,7 +8,7 @@ from pydantic_core import PydanticKnownError
 
 
 def kinds_of(base: Any) -> dict[str, Any]:
-    """Return the subclasses of `base` that exist by now, by the values of their key `kind`."""
+    """Return the known subclasses of `base`, by their kinds."""
     found: dict[str, Any] = {}
     for one in base.__subclasses__():
         if "kind" in one.__annotations__:  # else settings that several kinds share
@@ -18,7 +18,9 @@ def kinds_of(base: Any) -> dict[str, Any]:
 
 
 def by_kind(base: Any, modules: Mapping[str, str] | None = None) -> Callable[[Any], Any]:
-    """Return a pydantic validator that reads settings as the subclass of `base` that their key `kind` names.
+    """Return a validator that reads settings by their key `kind`.
+
+    It makes them an instance of the subclass of `base` that has this kind.
 
     Args:
         modules: By kind, those that are imported when the kind is named.

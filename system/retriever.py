@@ -1,6 +1,7 @@
-"""A trained model that embeds sounds and texts, ranks sounds for texts, and finds times.
+"""A trained model that embeds, ranks, and finds times.
 
 All that ranks goes through a Retriever: `run`, `rank`, `locate`, `search`, `serve`, `embed`, and your own Python.
+
     model = load_model("runs/RUN")
     scores = model.similarity(model.encode_text(["a dog barks"]), model.encode_audio(["a.wav", "b.wav"]))
 """
@@ -85,7 +86,10 @@ class WindowSettings(NamedTuple):
 
 
 class Retriever:
-    """A trained model. Faults of files and texts are KitErrors; a single text or file counts as a list."""
+    """A trained model.
+
+    Faults of files and texts are KitErrors. A single text or file counts as a list.
+    """
 
     def __init__(self, trained: Trained, cache: Path | None = None, features: Features | None = None) -> None:
         """Create the retriever.
@@ -98,7 +102,7 @@ class Retriever:
         self._trained, self._cache, self._features = trained, cache, features
 
     def __repr__(self) -> str:
-        """Name the model, its checkpoint, the values per embedding and the device."""
+        """Name the model, its checkpoint, size and device."""
         return f"Retriever({self.folder}, {self.facts.checkpoint}, {self.dim} values, {self.model.device})"
 
     @property
@@ -108,17 +112,12 @@ class Retriever:
 
     @property
     def sampling_rate(self) -> int | None:
-        """Highest sample rate, in Hz, at which the model hears; None for given embeddings.
-
-        Sounds of any rate are resampled.
-        """
+        """Highest sample rate (Hz) that the model hears, if any."""
         return max((expert.rate for expert in self.recipe.model.audio.experts.values()), default=None)
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool | None = None) -> np.ndarray:
         """Embed texts: (N, D) float32.
-
-        A warning is logged for texts without any word that the model knows, which have equal vectors.
 
         Args:
             normalize: Scale vectors to length 1; default: if the model's score depends only on directions.
@@ -135,7 +134,7 @@ class Retriever:
     def encode_audio(
         self, audio: Any, rate: int | None = None, normalize: bool | None = None, split: str | None = None
     ) -> np.ndarray:
-        """Embed sounds: (C, D) float32. Raises KitError for a broken file.
+        """Embed sounds: (C, D) float32.
 
         The rows are in the order of the list, of the manifest's lines, or of a folder's sorted file names.
 
@@ -153,13 +152,13 @@ class Retriever:
         return np.concatenate([self._vectors(clips, normalize) for clips in self._embed_sounds(sounds, rate)])
 
     def _embed(self, clips: Sequence[Clip]) -> Embeddings:
-        """Return the embeddings of clips, one by one; a clip may come twice."""
+        """Return the embedding of each clip; one may come twice."""
         pool = self.open(clips, strict=True)
         rows = {clip.id: row for row, clip in enumerate(pool.clips)}
         return pool.embedded.rows([rows[clip.id] for clip in clips])
 
     def _embed_sounds(self, sounds: Sequence[Any], rate: int | None = None) -> Iterator[Embeddings]:
-        """Yield the embeddings of blocks of sounds in any form, of which nothing is stored."""
+        """Yield embeddings of blocks of sounds; nothing is stored."""
         for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
                 block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
@@ -169,7 +168,7 @@ class Retriever:
 
     @kit_errors
     def score_sounds(self, texts: Texts, sounds: Any, rate: int | None = None) -> np.ndarray:
-        """Score texts against sounds in any form, with any score: (N, C), higher is better."""
+        """Score texts against sounds in any form: (N, C)."""
         sounds = [clip.path for clip in list_clips(sounds).clips] if is_path(sounds) else sounds
         if not len(sounds):
             raise KitError("the list of sounds is empty; give at least one")
@@ -182,9 +181,11 @@ class Retriever:
 
     @kit_errors
     def similarity(self, texts: Vectors, clips: Vectors) -> np.ndarray:
-        """Score embeddings of texts (N, D) against those of clips (C, D), as `rank` does: (N, C), higher is better.
+        """Score embeddings as `rank` does: (N, C), higher is better.
 
-        The embeddings are as the encoders return them by default.
+        Args:
+            texts: (N, D), as `encode_text` returns them by default.
+            clips: (C, D), as `encode_audio` returns them by default.
         """
         pair = [torch.as_tensor(one, dtype=torch.float32, device=self.model.device) for one in (texts, clips)]
         if any(one.ndim != 2 or one.shape[1] != self.dim or not bool(one.isfinite().all()) for one in pair):
@@ -195,10 +196,10 @@ class Retriever:
 
     @kit_errors
     def search(self, texts: Texts, audio: Audio | Pool, top: int = 10, offset: int = 0) -> list[list[Hit]]:
-        """Return the best clips of each text, best first; equal scores are ordered by file name.
+        """Return the best clips of each text, best first.
 
-        Broken files are skipped with a warning. A model of moments finds the times of the text, too. Raises KitError
-        for a text without any word that the model knows.
+        Equal scores are ordered by file name. Broken files are skipped with a warning. A model of moments finds the
+        times of the text, too. A text without any word that the model knows is an error.
 
         Args:
             offset: Number of best clips to leave out.
@@ -221,14 +222,14 @@ class Retriever:
         return found
 
     def best(self, texts: Sequence[str], pool: Pool, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield rows and scores of each text's best K clips, both (n, K), in blocks of texts."""
+        """Yield rows and scores (n, K) of texts' best clips."""
         for block in self.score_blocks(texts, pool):
             require_finite(block)
             rows = pool.order.best(block, count)
             yield rows, np.take_along_axis(block, rows, axis=1)
 
     def open(self, clips: Sequence[Clip], others: Mapping[str, str] | None = None, strict: bool = False) -> Pool:
-        """Embed the clips that can be read, each once; what was embedded before is read from the cache.
+        """Embed readable clips, or read their stored embeddings.
 
         Args:
             others: Files that are left out, which are only noted.
@@ -250,26 +251,26 @@ class Retriever:
         return Pool(clips=readable, embedded=embedded, skipped=skipped)
 
     def scores(self, texts: Sequence[str], pool: Pool) -> np.ndarray:
-        """Score all texts against all clips: (N, C) float32, higher is better."""
+        """Score all texts against all clips: (N, C) float32."""
         return np.concatenate(list(self.score_blocks(texts, pool)))
 
     def score_blocks(self, texts: Sequence[str], pool: Pool) -> Iterator[np.ndarray]:
-        """Yield the scores of texts (rows) and clips (columns) in blocks of rows."""
+        """Yield the scores (n, C) of blocks of texts."""
         with torch.inference_mode():
             pool.embedded = self.model.prepare_for_scoring(pool.embedded)  # once for all queries
         return self.model.score_blocks(embed_texts(self.model, texts), pool.embedded)
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix:
-        """Score all queries against all clips, with the facts about the model."""
+        """Score all queries against all clips, with labels."""
         if not queries:
             raise KitError("nothing to rank: no query; give at least one")
         labels = matrix_labels(pool.clips, queries, self.facts.document())
         return matrix_from_blocks(labels, self.score_blocks([query.text for query in queries], pool))
 
     def find_windows(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located | None]:
-        """Return the times of a text in clips of the pool.
+        """Return the times of a text in the pool's clips.
 
-        None for a model without times, and for clips with too many frames.
+        There are none by a model without times, and in clips with too many frames.
         """
         lengths = pool.embedded.lengths
         if self.windows is None or lengths is None:
@@ -290,10 +291,10 @@ class Retriever:
 
     @cached_property
     def windows(self) -> WindowSettings | None:
-        """How the model finds windows: as in its first rank entry of moments; None for a model without times.
+        """How the model finds windows, if it finds times.
 
-        The numbers of the score are those that the entry has fitted, if it has and they are of this checkpoint. Without
-        such an entry, a model with a published threshold uses that.
+        Its first rank entry of moments decides. The numbers of the score are those that the entry has fitted, if they
+        are of this checkpoint. Without such an entry, a model with a published threshold uses that.
         """
         if not isinstance(self.model.score, MomentScore):
             return None
@@ -317,7 +318,7 @@ class Retriever:
         return {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts}
 
     def frames_of(self, clips: Sequence[Clip]) -> Features:
-        """Return the experts' frames of whole recordings; missing ones are computed."""
+        """Return, or compute, the experts' frames of whole recordings."""
         if self._features:
             return self._features
         experts = dict(self.recipe.model.audio.experts)
@@ -333,9 +334,10 @@ class Retriever:
 
 
 def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Listed:
-    """List the clips of a folder with its subfolders, a manifest (.jsonl), a file, or a list of files or clips.
+    """List the clips of a folder, manifest, file or list.
 
     Args:
+        audio: A folder with its subfolders, a manifest (.jsonl), a file, or a list of files or clips.
         split: Of a manifest; None: all.
     """
     if isinstance(audio, str | os.PathLike):

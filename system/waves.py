@@ -1,4 +1,4 @@
-"""Sounds from memory as files, which the kit reads like any other."""
+"""Write sounds from memory to files, which the kit reads."""
 
 import os
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ def is_path(sound: Any) -> bool:
 
 
 def sounds_of(audio: Any) -> list[Any]:
-    """Return a list of sounds; a single one counts as a list."""
+    """Return a list of sounds, also for a single one."""
     is_array = hasattr(audio, "detach") or (hasattr(audio, "dtype") and audio.dtype.kind not in "UO")
     is_file = hasattr(audio, "read") or hasattr(audio, "get_all_samples")
     return [audio] if is_array or is_file or is_path(audio) or isinstance(audio, dict) else list(audio)
 
 
 def as_files(sounds: Sequence[Any], rate: int | None, folder: Path) -> list[Path]:
-    """Write sounds that are no paths to files; return the paths of all.
+    """Write sounds to files; return the paths of all.
 
     Args:
         sounds: Paths; arrays or tensors of samples; open files; the dicts and decoders of Hugging Face data sets, which
@@ -50,7 +50,7 @@ def _as_file(sound: Any, rate: int | None, place: Path) -> Path:
 
 
 def _write_bytes(content: bytes, name: Any, place: Path) -> Path:
-    """Write the bytes of an audio file; the suffix is that of its name."""
+    """Write the bytes of an audio file, with its suffix."""
     path = place.with_suffix(PurePath(name).suffix if isinstance(name, str) else ".wav")
     path.write_bytes(content)
     return path

@@ -1,1 +1,1 @@
-"""Models from and for other programs: exports, conversions, sentence-transformers, mteb, the Hugging Face hub."""
+"""Models from and for other programs."""

@@ -92,7 +92,7 @@ def _convert_yamnet(file: Path, out: Path) -> str:
 def _convert_words(model: str, out: Path) -> str:
     """Write the input embeddings of whole words.
 
-    They serve as word vectors, in place of Word2Vec's.
+    They serve as word vectors in place of Word2Vec's.
     """
     if out.suffix != ".bin":
         raise KitError(f"--out {out}: must end in .bin")
@@ -110,7 +110,7 @@ def _convert_words(model: str, out: Path) -> str:
 def _convert_m2d_text(checkpoint: Path, model: str, folder: Path) -> int:
     """Write M2D-CLAP's text encoder, without pooler.
 
-    A folder with the tokenizer of `model` and the weights of a checkpoint.
+    The folder has the tokenizer of `model`, and the weights of the checkpoint.
 
     Returns:
         The number of written tensors.
@@ -142,8 +142,9 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 
     Tensors without a counterpart in the model are ignored: classifiers, a temperature, and unused parts of SALSA.
 
-    Raises: DataError if the file is missing; KitError if it is not a checkpoint, lacks a tensor of the recipe's model,
-        or has a tensor of another shape.
+    Raises:
+        DataError: The file is missing.
+        KitError: It is not a checkpoint, lacks a tensor of the recipe's model, or has a tensor of another shape.
     """
     known = [f"{name}: {address}" for name, address in ADDRESSES.items()]
     require_file(path, f"fetch the checkpoint from its address ({'; '.join(known)})")
@@ -162,7 +163,7 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
 def read_lightning(path: Path) -> dict[str, torch.Tensor]:
     """Read a checkpoint's tensors.
 
-    Lightning's settings in it are read as plain dicts, and not used.
+    Lightning's settings in it are read as plain dicts, but not used.
     """
     with torch.serialization.safe_globals([*((OrderedDict, name) for name in LIGHTNING), Namespace, PosixPath]):
         return load_checkpoint(path)
@@ -171,7 +172,8 @@ def read_lightning(path: Path) -> dict[str, torch.Tensor]:
 def rename_tensors(tensors: Mapping[str, torch.Tensor], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
     """Return a checkpoint's tensors under the model's names.
 
-    Raises KitError if a tensor is missing.
+    Raises:
+        KitError: A tensor is missing.
     """
     found = {}
     for key, value in tensors.items():

@@ -45,11 +45,12 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> None
 
 
 def export_model(trained: Trained, out: Path) -> None:
-    """Write a model to a new or empty folder, for use on other machines.
-
-    Raises KitError if the folder is not empty, and for a model that reads embeddings of another program.
+    """Write a model to a new or empty folder.
 
     The folder does not exist before all its files are complete.
+
+    Raises:
+        KitError: The folder is not empty, or the model reads embeddings of another program.
     """
     if trained.recipe.model.embedding_files:
         raise KitError(

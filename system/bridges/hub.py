@@ -1,4 +1,4 @@
-"""An exported model on the Hugging Face hub: its card, README.md, with metadata, and its upload."""
+"""An exported model's card, and its upload to the hub."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,11 @@ encoder = SentenceTransformer("{folder}", trust_remote_code=True)  # where lbar-
 
 
 def push_folder(folder: Path, name: str) -> str:
-    """Upload an exported model to USER/NAME of the hub, which is created if it is new; return its address."""
+    """Upload an exported model to the hub; return its address.
+
+    Args:
+        name: USER/NAME, which is created if it is new.
+    """
     try:
         place = HfApi().create_repo(name, private=True, exist_ok=True)
         HfApi().upload_folder(folder_path=folder, repo_id=name, commit_message="Upload a model of lbar-kit")
@@ -105,7 +109,7 @@ def _scores(trained: Trained, done: RunResult) -> Iterator[EvalResult]:
 
 
 def _text_files(trained: Trained) -> str:
-    """Say which files of the text encoder are elsewhere; "" if there are none."""
+    """Say which files of the text encoder are elsewhere."""
     files = trained.recipe.model.text.weight_files()
     names, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
     return (

@@ -1,4 +1,4 @@
-"""A model in mteb's evaluations of text-to-audio and audio-to-text retrieval.
+"""A model in mteb's evaluations of audio retrieval.
 
     mteb.evaluate(MtebModel(load_model("runs/RUN")), mteb.get_tasks(["ClothoT2ARetrieval"]))
 
@@ -28,7 +28,11 @@ class MtebModel:
         self._corpus = corpus
 
     def search(self, queries: Dataset, *, top_k: int, top_ranked: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Score the documents for all queries: the best `top_k` by query id, or those of `top_ranked`."""
+        """Score the documents for all queries.
+
+        Returns:
+            By query, the scores of the best `top_k` documents, or of those that `top_ranked` names.
+        """
         corpus = self._corpus
         if "audio" in corpus.column_names:
             scores = self.model.score_sounds(queries["text"], _sounds(corpus))

@@ -21,7 +21,10 @@ from system.retriever import Retriever, load_model
 
 
 class RetrieverModule(InputModule):  # type: ignore[misc]
-    """Texts or sounds, in the library's forms, -> embeddings. Arrays of samples have the model's `sampling_rate`."""
+    """Embeds texts or sounds in the library's forms.
+
+    Arrays of samples have the model's `sampling_rate`.
+    """
 
     def __init__(self, retriever: Retriever) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class RetrieverModule(InputModule):  # type: ignore[misc]
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> "RetrieverModule":
-        """Open an exported model in a folder, or download it from the hub."""
+        """Open an exported model of a folder or the hub."""
         named = ("token", "cache_folder", "revision", "local_files_only")
         place = load_dir_path(model_name_or_path, subfolder, **{key: kwargs[key] for key in named if key in kwargs})
         return cls(load_model(place or model_name_or_path, device="cpu"))

@@ -1,4 +1,4 @@
-"""What a recipe or a study needs, and what to fix."""
+"""What a recipe or study needs, and what to fix."""
 
 import math
 import urllib.request
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Clips and moments of a source, as far as their files exist."""
+    """What is known of a source's clips and moments."""
 
     clips: Sequence[Clip] = ()
     moments: Sequence[Moment] = ()
@@ -68,7 +68,7 @@ Data = Mapping[str, Found]
 def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, device: str | None = None) -> bool:
     """Print what is needed; return whether it can run.
 
-    Of the cells of a study, only the first one is printed whole, and of the others what differs.
+    Of a study's cells, the first is printed whole, and of the others only what differs.
     """
     recipes, folders = {}, []
     if is_study := path.name.endswith(".study.yaml"):
@@ -110,7 +110,7 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
 
 
 def to_fix(problems: Sequence[Line]) -> list[tuple[str, str]]:
-    """Return kind and text of problems in the order of cures.
+    """Return (kind, text) of problems in the order of cures.
 
     Equal texts are said once, with all places.
     """
@@ -124,7 +124,7 @@ def to_fix(problems: Sequence[Line]) -> list[tuple[str, str]]:
 
 
 def _with_size(message: str) -> str:
-    """Add the size of a published file, if its server says it."""
+    """Add the size of a published file, if known."""
     address = next((word.strip(";,") for word in message.split() if word.startswith("https://")), None)
     with suppress(OSError, ValueError, TypeError):
         request: Any = urllib.request.Request(str(address), method="HEAD")
@@ -229,7 +229,7 @@ def _missing_manifest(where: str, file: str, expected: schema.Expected | None, s
 
 
 def _bank_bytes(recipe: schema.Recipe, data: Data, name: str) -> float:
-    """Return the bytes of an expert's stored frames of all clips."""
+    """Return the bytes of an expert's frames of all clips."""
     expert = recipe.model.audio.experts[name]
     if not expert.computed or expert.kind == "waveform":
         return 0.0

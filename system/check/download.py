@@ -1,4 +1,4 @@
-"""Published files that a recipe names: fetch what is missing on this machine."""
+"""Fetch the published files that a recipe needs."""
 
 from pathlib import Path
 
@@ -12,7 +12,10 @@ CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")
 
 
 def download_files(recipe: Path, changes: list[str], only_show: bool = False) -> None:
-    """Fetch the missing published files of a recipe, or a hub model by its name; print each with its state.
+    """Fetch a recipe's missing files, and print their states.
+
+    Args:
+        recipe: A recipe, or the name of a hub model.
 
     Raises:
         KitError: A line per file that cannot be fetched.
@@ -41,7 +44,7 @@ def download_files(recipe: Path, changes: list[str], only_show: bool = False) ->
 
 
 def _fetch(need: Need) -> bool:
-    """Fetch a file or model that is missing; return whether it was."""
+    """Fetch a missing file or model; return whether it was."""
     if need.model:
         was_here = need.folder() is not None
         fetch(need.name, need.model)

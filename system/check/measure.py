@@ -1,4 +1,4 @@
-"""A training step of each stage on this device: seconds, memory, hours (`check --step`)."""
+"""Measure a training step of each stage (`check --step`)."""
 
 import itertools
 import os
@@ -29,7 +29,7 @@ Clips = Mapping[str, Sequence[Clip]]
 
 
 def measure(recipe: schema.Recipe, clips_of: Clips, steps: Mapping[str, int], device: torch.device) -> Iterator[str]:
-    """Yield a line per stage.
+    """Yield seconds, memory and hours of each stage.
 
     The model has random weights. The clips of a batch are silence, and as long as the longest clip; the captions
     are those of the clips with the most text.
@@ -51,7 +51,7 @@ def _measure_stage(
     optimizer = torch.optim.AdamW(parameter_groups(model, stage.optimizer))
 
     def train_step(clips: int, chunk: int) -> float:
-        """Train a step with chunks of a batch, and return its seconds."""
+        """Train a step in chunks, and return its seconds."""
         batch = _longest_batch(recipe, stage, clips_of, clips).to(device)
         in_chunks = stage.model_copy(update={"grad_cache_chunk": chunk if chunk < clips else None})
         return _step(model, in_chunks, optimizer, batch)
@@ -101,9 +101,9 @@ def _step(model: RetrievalModel, stage: schema.Stage, optimizer: torch.optim.Opt
 
 
 def _largest(step: Callable[[int, int], float], size: int, most: int, device: torch.device) -> int:
-    """Double the clips of a step while they fit.
+    """Return how many clips fit into memory, up to `most`.
 
-    Into a GPU, or into half of this machine's memory.
+    Their number is doubled until a GPU, or half of this machine's memory, is full.
     """
     try:
         step(size, size)
@@ -119,14 +119,14 @@ def _largest(step: Callable[[int, int], float], size: int, most: int, device: to
 
 
 def _peak(device: torch.device) -> float:
-    """Return the most bytes so far that this process has used of the device's memory."""
+    """Return the most bytes used by this process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _machine_memory() -> float:
-    """Return the bytes of this machine's memory, or of this container's."""
+    """Return the bytes of this machine's or container's memory."""
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with suppress(OSError, ValueError):  # no container
         memory = min(memory, float(Path("/sys/fs/cgroup/memory.max").read_text()))

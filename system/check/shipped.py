@@ -11,7 +11,7 @@ NAME = re.compile("[a-z][a-z0-9_]*")
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Return {name, such as take_it_easy/honest: file} of the recipes beside the package."""
+    """Return the shipped recipes by name, such as take_it_easy/honest."""
     files = [path for path in sorted(SHIPPED.rglob("*.yaml")) if not path.name.endswith(".study.yaml")]
     if not files:
         raise KitError(f"{SHIPPED}: no recipes in this folder; copy recipes/ from the kit's repository to it")
@@ -27,7 +27,7 @@ def ideas() -> dict[str, str]:
 
 
 def copy_recipe(name: str, source: str) -> str:
-    """Write NAME.yaml, a copy of a shipped recipe with a new name; return the next steps.
+    """Copy a shipped recipe to NAME.yaml; return the next steps.
 
     Args:
         source: Name of the shipped recipe, or the last part of it if that is unique.

@@ -15,12 +15,15 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def device_of(name: str | None = None) -> torch.device:
-    """Return the device that `name` describes: cuda, cuda:1 (the second GPU), mps, or cpu; None: the default.
+    """Return the device that a name describes.
 
-    The default is CUDA if the machine has it, else the CPU. mps must be named, since nothing has been measured on it.
-    With torchrun, the default and cuda select the GPU with the number LOCAL_RANK of the environment.
+    Args:
+        name: cuda, cuda:1 (the second GPU), mps or cpu; None: CUDA if the machine has it, else the CPU. mps must be
+            named, since nothing has been measured on it. With torchrun, None and cuda select the GPU with the number
+            LOCAL_RANK of the environment.
 
-    Raises KitError for another name, and for a device that this machine does not have.
+    Raises:
+        KitError: The name is another, or this machine does not have the device.
     """
     if name is None and not torch.cuda.is_available():
         return torch.device("cpu")
@@ -40,10 +43,10 @@ def device_of(name: str | None = None) -> torch.device:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed torch's random generators of the CPU and of the devices in use, for the draws of one step.
+    """Seed torch's random generators of all devices in use.
 
-    The random numbers are the same as after `torch.manual_seed`, but this function is faster: torch's takes 1 to 2 ms,
-    because it stores the call stack for every kind of device that is not in use.
+    The random numbers are the same as after `torch.manual_seed`, which takes 1 to 2 ms, because it stores the call
+    stack for every kind of device that is not in use.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
@@ -53,7 +56,11 @@ def seed_generators(seed: int) -> None:
 
 
 def moved(model: Network, device: torch.device) -> Network:
-    """Move a model to a device, and return the model. Raises KitError for float64 on mps, which has no float64."""
+    """Move a model to a device, and return the model.
+
+    Raises:
+        KitError: The model computes in float64, which mps does not have.
+    """
     try:
         return model.to(device)
     except TypeError as error:
@@ -63,7 +70,10 @@ def moved(model: Network, device: torch.device) -> Network:
 
 
 def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a copy of a tensor on a device; CUDA copies in the background, so that `tensor` must not change later."""
+    """Return a copy of a tensor on a device.
+
+    CUDA copies in the background, so that `tensor` must not change later.
+    """
     if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=device.type != "mps")  # there the memory could be reused before the copy
@@ -71,7 +81,10 @@ def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def tf32_products(device: torch.device) -> Iterator[None]:
-    """Let float32 products on a CUDA GPU use TF32 (10 bits of fraction), which is faster and less exact."""
+    """Let float32 products on a CUDA GPU use TF32.
+
+    TF32 has 10 bits of fraction; it is faster and less exact.
+    """
     if device.type != "cuda":
         yield
         return
@@ -86,28 +99,34 @@ def tf32_products(device: torch.device) -> Iterator[None]:
 
 
 def in_precision(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Context manager for computing in a stage's precision: float32, bf16 or fp16."""
+    """Compute a block in float32, bf16 or fp16."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     return torch.autocast(device.type, dtype, enabled=precision != "float32")
 
 
 def gpu_of(device: torch.device) -> str | None:
-    """Return the name of the GPU `device`, such as `NVIDIA H100`, or its type, such as `mps`; None for the CPU."""
+    """Return the name of a GPU; None for the CPU.
+
+    Returns:
+        Such as `NVIDIA H100`; the type of a device without CUDA, such as `mps`.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return None if device.type == "cpu" else device.type
 
 
 def suited_to(device: torch.device, sizes: Mapping[str, int]) -> int:
-    """Return `sizes["cuda"]` for a CUDA device, and `sizes["cpu"]` for any other device."""
+    """Return the size for a device's type, else the CPU's."""
     return sizes.get(device.type, sizes["cpu"])
 
 
 @contextmanager
 def memory_errors(too_large: str, cure: str) -> Iterator[None]:
-    """Context manager that raises KitError if memory is full: "not enough memory for `too_large`; `cure`".
+    """Raise KitError if a block fills the memory.
 
-    too_large: Name of the model or work that does not fit into the memory of the GPU or of the machine.
+    Args:
+        too_large: Name of what does not fit into the memory of the GPU or of the machine.
+        cure: What to do then.
     """
     try:
         yield
@@ -120,8 +139,8 @@ def memory_errors(too_large: str, cure: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return whether an error of Python, numpy or torch means that the machine's memory is full.
+    """Return whether an error means that memory is full.
 
-    For a full memory of the machine, torch raises a RuntimeError, which is recognised by its text.
+    torch raises a RuntimeError then, which is recognised by its text.
     """
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

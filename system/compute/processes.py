@@ -47,9 +47,10 @@ def is_first() -> bool:
 
 @contextmanager
 def processes(device: "torch.device | None") -> Iterator[None]:
-    """Connect the processes that torchrun has started.
+    """Connect the processes that torchrun has started, if any.
 
-    Does nothing without torchrun. device: None for the default.
+    Args:
+        device: None: the default.
     """
     global _connected
     if ranks()[1] == 1 or _connected:
@@ -97,7 +98,7 @@ def gather(value: T) -> list[T]:
 def on_first(function: Callable[[], T]) -> T:
     """Call a function in the first process alone.
 
-    Returns its result in all processes; its error ends all of them.
+    All processes get its result, or end with its error.
     """
     if process_count() == 1:
         return function()
@@ -139,7 +140,7 @@ def first_before_others() -> Iterator[None]:
 def sum_gradients(parameters: "Iterable[torch.nn.Parameter]") -> None:
     """Replace every gradient by its sum over all processes.
 
-    One that no process has stays None.
+    A gradient that no process has stays None.
     """
     if process_count() == 1:
         return
@@ -162,9 +163,9 @@ def sum_gradients(parameters: "Iterable[torch.nn.Parameter]") -> None:
 
 
 def broadcast_from_first(model: "torch.nn.Module") -> None:
-    """Copy weights and batch norms' statistics from the first process.
+    """Copy weights and statistics from the first process.
 
-    So rounding does not add up.
+    Otherwise the rounding errors of the processes would add up.
     """
     if process_count() > 1:
         import torch.distributed as dist
@@ -176,7 +177,7 @@ def broadcast_from_first(model: "torch.nn.Module") -> None:
 def exit_process(status: int) -> NoReturn:
     """End the command line.
 
-    With torchrun at once, since a thread of gloo may crash in Python's own shutdown.
+    With torchrun it ends at once, since a thread of gloo may crash in Python's own shutdown.
     """
     if "WORLD_SIZE" not in os.environ:
         sys.exit(status)

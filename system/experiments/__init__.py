@@ -1,4 +1,1 @@
-"""Run recipes and studies.
-
-Run a recipe with all its steps, run studies of many recipes, and write their tables.
-"""
+"""Run recipes and studies, and use trained models."""

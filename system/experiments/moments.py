@@ -1,9 +1,7 @@
 """Find the times of queries in long recordings.
 
-For rank entries of moments, and for the verb `locate`.
-
-Both score the frames of the recordings, find windows, write them with the queries in the challenge's formats, and
-compute the figures.
+Rank entries of moments and the verb `locate` score the frames of the recordings, find windows, write them with the
+queries in the challenge's formats, and compute the figures.
 """
 
 import logging
@@ -96,10 +94,7 @@ def _require_readable(asked: Asked, broken: Mapping[str, str]) -> None:
 
 
 def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever) -> MomentsResult:
-    """Find the windows of a rank entry's queries.
-
-    Writes them and the submission, and computes the metrics.
-    """
+    """Find and write the windows of a rank entry's queries."""
     edition, run = get_moments_edition(entry.edition), Run(retriever.folder)
     asked = _asked_of_source(data, entry.data)
     sizes = counted(len(asked.moments), "query", ","), counted(len(asked.recordings), "recording")
@@ -142,9 +137,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
 def _score_asked(
     retriever: Retriever, asked: Asked, sliding: Sliding | None = None, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
-    """Score the frames of the recordings that can be read.
-
-    Returns their moments, too.
+    """Return the moments of readable recordings, and their frames' scores.
 
     Args:
         sliding: Pieces of recordings, for a model of clips.
@@ -177,10 +170,7 @@ def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: s
 def _write_windows(
     path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
 ) -> tuple[MomentTruth, list[Moments]]:
-    """Write windows with scores, and the queries.
-
-    The queries have the published format, with true windows if they are known.
-    """
+    """Write windows with scores, and queries with known windows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_truth(truth_file, asked.moments, asked.recordings.values())
     truth = read_moment_truth(truth_file)
@@ -195,9 +185,10 @@ def _write_windows(
 def metrics_of_new_texts(
     answers: Sequence[Moments], truth: MomentTruth, edition: Edition, trained: Collection[str]
 ) -> dict[str, object]:
-    """Return metrics and number of queries whose text was not trained.
+    """Return metrics and number of queries with new texts.
 
-    trained: Texts of the training data.
+    Args:
+        trained: Texts of the training data.
     """
     windows = windows_by_query([one for one in answers if one.query not in trained])
     known = {} if truth.is_blind else {qid: one for qid, one in truth.windows().items() if qid in windows}
@@ -210,7 +201,7 @@ def metrics_of_random_windows(
 ) -> dict[str, float]:
     """Return the metrics of random windows.
 
-    Means over DRAWS draws of as many windows per query as the edition allows.
+    They are means over DRAWS draws of as many windows per query as the edition allows.
     """
     rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
@@ -228,7 +219,7 @@ def _metrics_of_true_frames(
 ) -> dict[str, float]:
     """Return the metrics of a perfect model of frames.
 
-    They consist of the frames whose centres are in the true window, or of the nearest one.
+    Its windows consist of the frames whose centres are in the true window, or of the nearest frame.
     """
     known = {}
     for (qid, windows), grid in zip(truth.windows().items(), grids, strict=True):
@@ -252,7 +243,7 @@ def locate_files(
 ) -> None:
     """Find and write windows by one model or several.
 
-    Prints what `lbar submit score` says of them, if the true windows are known.
+    If the true windows are known, it prints what `lbar submit score` says of the found ones.
 
     Args:
         decode: Changes of how windows are chosen, such as round_to=1.
@@ -281,10 +272,7 @@ def locate_files(
 
 
 def _read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
-    """Read the moments of recordings of a split.
-
-    The split None means all.
-    """
+    """Read the moments of a split's recordings, or of all."""
     listed = read_manifest(manifest)
     clips, moments = {clip.id: clip for clip in listed}, read_moments(path, listed)
     found = [moment for moment in moments if split in (None, clips[moment.clip].split)]
@@ -318,10 +306,7 @@ def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted:
 
 
 def _score_of(retriever: Retriever, known: Asked | None, sliding: Sliding, by: By) -> MomentScore:
-    """Return a model's score of moments.
-
-    Fitted to known moments if there are any.
-    """
+    """Return a model's score, fitted to known moments if any."""
     if known is not None:
         return _fitted(retriever, known, sliding, str(retriever.folder), strict=True)
     if retriever.windows is None:

@@ -90,9 +90,9 @@ def evaluate(
     audio: str | PathLike[str],
     split: str | None = None,
 ) -> Summary:
-    """Rank the clips of a manifest for their captions, and return the metrics that `lbar submit score` prints.
+    """Rank clips for their captions, and return the metrics.
 
-    `values` has the metrics by name, `lines()` all of them with intervals as text.
+    They are those that `lbar submit score` prints: `values` has them by name, `lines()` with intervals as text.
 
     Args:
         model: An open one, or what `load_model` opens.
@@ -115,7 +115,10 @@ def _listed(audio: Path, queries: Path | None, split: str | None) -> tuple[Liste
 
 
 def _pool(retriever: Retriever, listed: Listed, asked: Sequence[Query], allow_unknown: bool) -> Pool:
-    """Embed the clips. All queries must have known words and clips that can be ranked."""
+    """Embed the clips.
+
+    All queries must have known words, and relevant clips that can be ranked.
+    """
     if not allow_unknown:
         require_known_words(retriever.model, asked)
     pool = retriever.open(*listed)
@@ -137,7 +140,7 @@ def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, sc
 def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize: bool = True) -> None:
     """Write embeddings of clips and of their captions (.npz).
 
-    Arrays kind, id, text and embedding (N, D).
+    The file has the arrays kind, id, text and embedding (N, D).
 
     Args:
         normalize: Scale vectors to length 1, so that their products are cosine scores.
@@ -163,7 +166,8 @@ def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize:
 def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int, as_json: bool = False) -> bool:
     """Print the best clips of each text, with times.
 
-    Returns whether the model knows a word of every text.
+    Returns:
+        Whether the model knows a word of every text.
     """
     if not all(text.strip() for text in texts):
         raise KitError("a query is empty; describe a sound, or leave it out")

@@ -1,9 +1,7 @@
 """Rank the entries of a run.
 
-Writes scores and the edition's files, and computes metrics.
-
-An entry is ranked once results/ENTRY.json is there, with the settings that it depends on. A blind set is ranked once
-its files are there.
+Ranking writes scores and the edition's files, and computes metrics. An entry is ranked once results/ENTRY.json is
+there, with the settings that it depends on. A blind set is ranked once its files are there.
 """
 
 import logging
@@ -45,23 +43,21 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RunRanking:
-    """What rank entries need of a run.
-
-    These are its trained and initial model, its data, and its blind sets by rank entry.
-    """
+    """What rank entries need of a run."""
 
     recipe: schema.Recipe
     run: Run
     data: Data
     trained: RetrievalModel
     untrained: RetrievalModel
-    blind: Mapping[str, RankedSet]
+    blind: Mapping[str, RankedSet]  # by rank entry
     of_untrained: dict[str, ScoreMatrix] = field(default_factory=dict)  # scores before training, by data source
 
     def retriever(self, stage: str | None, checkpoint: str | None, features: Features) -> Retriever:
         """Return the model at a checkpoint, or before training.
 
-        features: Frames of the clips that it ranks.
+        Args:
+            features: Frames of the clips that it ranks.
         """
         model, origin = self.untrained, untrained_origin(self.recipe)
         if stage is not None:
@@ -89,10 +85,7 @@ class RunRanking:
         return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
 
     def before_training(self, source: str) -> ScoreMatrix:
-        """Return a data source's scores by the initial model.
-
-        They are a baseline.
-        """
+        """Return a data source's scores by the initial model."""
         if source not in self.of_untrained:
             log.info("ranking %s with the untrained model too, for comparison", source)
             ranked, retriever = self.source(source), self.retriever(None, None, self.data.features)
@@ -101,9 +94,9 @@ class RunRanking:
 
 
 def open_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run) -> dict[str, RankedSet]:
-    """Open the blind sets that are there, and find errors before the training.
+    """Open blind sets, and find errors before the training.
 
-    Warns of ranked recordings that are trained on.
+    Ranked recordings that are trained on are warned about.
 
     Returns:
         By rank entry; a set that several entries rank is opened once.
@@ -137,10 +130,7 @@ def open_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run:
 
 
 def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device) -> RankedSet:
-    """Compute the missing frames of a blind set.
-
-    All its clips must be readable.
-    """
+    """Open a blind set, whose clips must all be readable."""
     clips, asked = list_clips(audio).clips, read_queries(Path(queries))
     experts, banks = recipe.model.audio.experts, Path(recipe.banks)
     features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
@@ -159,7 +149,7 @@ def _require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEnt
 def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     """Return what an entry's scores depend on besides training.
 
-    What is not on this machine is left out.
+    Files that are not on this machine are left out.
     """
     entry = recipe.rank[name]
     found: dict[str, Any] = {f"rank.{name}": entry.model_dump(mode="json")}
@@ -177,9 +167,9 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
 
 
 def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
-    """Return whether an entry's files are there and hold.
+    """Return whether an entry's files are there and current.
 
-    What is gone since then is not compared.
+    Inputs that are gone since then are not compared.
     """
     path = run.file("result", name)
     noted = read_json(path) if path.exists() else None
@@ -190,7 +180,7 @@ def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
 
 
 def rank_entries(ranking: RunRanking) -> None:
-    """Rank what is not ranked; remove the files of entries that are gone."""
+    """Rank what is not ranked; remove files of gone entries."""
     recipe, run = ranking.recipe, ranking.run
     for name in run.ranked_entries() - recipe.rank.keys():
         log.warning("removing the files of rank entry %s, which the recipe no longer has", name)

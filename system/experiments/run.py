@@ -1,6 +1,6 @@
 """Run all steps of a recipe.
 
-Data, frames, stages, rank entries, result. A step whose file is there is finished.
+The steps are data, frames, stages, rank entries and the result. A step whose file is there is finished.
 """
 
 import logging
@@ -46,9 +46,9 @@ def run_recipe(
     runs: str | PathLike[str] = "runs",
     device: str | None = None,
 ) -> Run:
-    """Run the steps of a recipe that are not finished, from Python; return the run.
+    """Run the unfinished steps of a recipe; return the run.
 
-    `metrics` has the metrics of its rank entries, `folder` what `load_model` opens.
+    Its `metrics` are those of the rank entries; `load_model` opens its `folder`.
 
     Args:
         changes: Settings by key, such as {"stages.train.epochs": 2}.
@@ -123,9 +123,10 @@ def _print_features(recipe: Recipe, device: Device | None) -> None:
 
 
 def _is_finished(loaded: Loaded, run: Run, until: Until) -> bool:
-    """Return whether a run has nothing left to do up to a step.
+    """Return whether a run is finished up to a step.
 
-    Raises KitError for the folder of another run, for missing models, and for files that have changed.
+    Raises:
+        KitError: The folder is another run's, a model is missing, or an input has changed.
     """
     recipe = loaded.recipe
     run.require_place(loaded)
@@ -147,10 +148,10 @@ def _is_finished(loaded: Loaded, run: Run, until: Until) -> bool:
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
     """Build the model, and write what it depends on.
 
-    These are vocabulary.json, trained_on.csv, provenance.json, and the vectors of texts by a frozen encoder.
+    It writes vocabulary.json, trained_on.csv and provenance.json, and embeds the texts of a frozen encoder.
 
-    Raises KitError if what the run reads has changed since it began, and if a stage needs moments whose windows are not
-    known.
+    Raises:
+        KitError: What the run reads has changed since it began, or a stage needs moments whose windows are not known.
     """
     recipe = loaded.recipe
     require_windows(recipe, data)
@@ -169,9 +170,8 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
 def _initial_model(recipe: Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """Build the model before training.
 
-    New layers have random weights, networks published ones.
-
-    The model only depends on the recipe, its seed, the vocabulary, and the published weights.
+    New layers have random weights, networks published ones. The model only depends on the recipe, its seed, the
+    vocabulary, and the published weights.
     """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary))
@@ -181,9 +181,9 @@ def _initial_model(recipe: Recipe, run: Run, device: torch.device) -> RetrievalM
 
 
 def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:
-    """Return what relaxes the margins of training captions.
+    """Return the CIDEr-D of training captions, if it is needed.
 
-    None if no loss needs it. Document frequencies are counted in the recipe's `relevance.corpus`.
+    Document frequencies are counted in the recipe's `relevance.corpus`.
     """
     asking = [stage for stage in recipe.stages.values() if terms.need_relevance(stage.losses)]
     if recipe.relevance is None or not asking:

@@ -1,7 +1,4 @@
-"""Run a recipe with several seeds and settings.
-
-Writes a table of the results.
-"""
+"""Run a recipe with several seeds and settings."""
 
 import logging
 import re
@@ -136,7 +133,7 @@ def describe_progress(folders: Sequence[Path]) -> str:
 def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, track: Any, until: Until) -> str:
     """Run what is not finished, and write the table.
 
-    As table.md, table.tex and table.csv.
+    The table is written as table.md, table.tex and table.csv.
 
     Returns:
         The table as Markdown; "" before the last step, and in all processes but the first.
@@ -160,9 +157,7 @@ def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, tra
 def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
     """Return means and deviations (n - 1) over seeds.
 
-    In the study's unit, a row per cell and rank entry.
-
-    p is that of a paired test against the first cell.
+    There is a row per cell and rank entry, in the study's unit. p is that of a paired test against the first cell.
     """
     each = pd.DataFrame([row for key, one in cells.items() for row in _rows(study, key, one.recipe, runs)])
     names = list(each.columns.drop(["cell", "data", "clips", "values", "groups"]))
@@ -184,7 +179,7 @@ def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
 def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path) -> Iterator[dict[str, Any]]:
     """Yield a run's figures for each rank entry.
 
-    The first seed has those of chance and of a perfect system too.
+    Those of chance and of a perfect system stand in the row of the first seed.
     """
     run = Run(folder_of(study, *key, runs))
     epochs = run.read_metrics()
@@ -214,9 +209,7 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
 
 
 def validation_of(recipe: schema.Recipe, name: str, epochs: Sequence[EpochLine]) -> dict[str, float]:
-    """Return the metric that chose an entry's checkpoint.
-
-    At its epoch.
+    """Return the validation metric that chose an entry's checkpoint.
 
     For the last checkpoint, it is the first known of CHOSEN_BY. Entries that use several checkpoints have none.
     """

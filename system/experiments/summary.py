@@ -1,7 +1,4 @@
-"""Summarise a finished run.
-
-Parameters, experts, data, and the lines that are printed.
-"""
+"""Collect the facts about a finished run, and print them."""
 
 import os
 import platform
@@ -39,10 +36,8 @@ if TYPE_CHECKING:
 def ceiling_of(source: schema.Source) -> float | None:
     """Return the mAP@10 of a ranker that knows all labels.
 
-    An upper limit; None without labels.
-
-    A label is the list of sounds in a clip. The ranker cannot distinguish clips with equal labels. Only the scenes that
-    data_tools composes have labels.
+    This is an upper limit, since the ranker cannot distinguish clips with equal labels. A label is the list of sounds
+    in a clip. Only the scenes that data_tools composes have labels; others have no limit.
     """
     folder = Path(source.manifest).parent
     if not (folder / "scenes.json").exists():
@@ -53,9 +48,10 @@ def ceiling_of(source: schema.Source) -> float | None:
 
 
 def describe_run(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", seconds: float) -> RunResult:
-    """Collect the facts about a run, and the results of its entries.
+    """Collect the facts about a run, and its results.
 
-    seconds: Duration of this process.
+    Args:
+        seconds: Duration of this process.
     """
     results: dict[str, dict[str, Any]] = {"rank": {}, "blind": {}, "moments": {}}
     for name in [name for name in recipe.rank if name in run.ranked_entries()]:
@@ -102,10 +98,7 @@ def _describe_expert(expert: ExpertSettings) -> ExpertFacts:
 
 
 def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
-    """Describe every data source.
-
-    It has a size, the stages that train on it, and a web address.
-    """
+    """Describe every data source."""
     return {
         name: SourceFacts(
             sets={
@@ -121,10 +114,6 @@ def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]
 
 
 def _describe_clips(clips: Sequence[Clip]) -> SetFacts:
-    """Describe a set of clips.
-
-    Numbers of clips and captions, hours, and licences.
-    """
     return SetFacts(
         clips=len(clips),
         captions=sum(len(clip.captions) for clip in clips),

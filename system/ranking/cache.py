@@ -1,6 +1,6 @@
 """Cache of clip embeddings.
 
-By the path, size and time of a clip's file.
+A clip is known by the path, size and times of its file.
 
     <cache>/embeddings-<model>/   a bank of the embeddings of clips by that model
             banks/                frames of exported models, if the current folder has no `banks`
@@ -38,7 +38,7 @@ CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed r
 def cache_folder(folder: Path | None = None) -> Path:
     """Return the folder of cached embeddings.
 
-    It is lbar-kit in the user's cache directory by default.
+    By default it is lbar-kit in the user's cache directory.
     """
     if folder is None:
         try:
@@ -57,7 +57,7 @@ def frame_banks_folder(cache: Path) -> Path:
 def file_key(path: str) -> str:
     """Return a key of a file's path, size and times.
 
-    "" for a missing file.
+    A missing file has the key "".
     """
     try:
         status = Path(path).stat()
@@ -70,14 +70,17 @@ def file_key(path: str) -> str:
 def embed_cached(
     model: RetrievalModel, settings: Model, clips: Sequence[Clip], banks: Path, folder: Path, strict: bool = False
 ) -> tuple[list[Clip], Embeddings, dict[str, str]]:
-    """Return the readable clips, their embeddings, and why others are left out, by id.
+    """Embed clips, and store the embeddings in the cache.
 
-    What is not in the cache is embedded, and stored in parts, so that a killed process can be resumed.
+    They are stored in parts, so that a killed process can be resumed.
 
     Args:
         banks: Folder of the experts' frames.
         folder: Of the cache.
         strict: Raise KitError for the first clip that cannot be read.
+
+    Returns:
+        The readable clips, their embeddings, and why others are left out, by id.
     """
     bank, broken = _bank(model, settings, folder), dict[str, str]()
     keys = {clip.id: file_key(clip.path) for clip in clips}
@@ -114,10 +117,7 @@ def _bank(model: RetrievalModel, settings: Model, folder: Path) -> Bank:
 
 
 def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
-    """Return each clip's embedding.
-
-    A series (T, D), or (1, D); float32.
-    """
+    """Return each clip's embedding, (T, D) or (1, D) float32."""
     values = embedded.values.float().cpu().numpy()
     if isinstance(embedded, Ragged):
         return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())
@@ -125,10 +125,7 @@ def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
 
 
 def require_readable(clips: Sequence[Clip], broken: Mapping[str, str]) -> list[Clip]:
-    """Return the clips that can be read.
-
-    Raises KitError if there is none.
-    """
+    """Return the clips that can be read, at least one."""
     readable = [clip for clip in clips if clip.id not in broken]
     if not readable:
         first = next(iter(broken.values()), "")

@@ -37,7 +37,7 @@ def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
     """Embed clips in their order.
 
-    They are embedded in one pass, so that the result is always the same.
+    All are embedded in one pass, so that the result is always the same.
     """
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         return _embed(model, clips, features, bar)
@@ -80,10 +80,7 @@ def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar
 
 
 def _rows(embedded: Embedded) -> Sequence[torch.Tensor]:
-    """Return each item's vector or series.
-
-    (D,), or (T, D) without padding.
-    """
+    """Return vectors (D,), or series (T, D) without padding."""
     if embedded.lengths is None:
         return embedded.values.unbind()
     pairs = zip(embedded.values, embedded.lengths.tolist(), strict=True)
@@ -124,9 +121,11 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
 def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     """Convert embeddings to an array (N, D) float32.
 
-    Scaled to length 1 if `normalize`; zeros stay zeros.
+    Args:
+        normalize: Scale vectors to length 1; zeros stay zeros.
 
-    Raises KitError for a model without a single vector per clip or text.
+    Raises:
+        KitError: The model has no single vector per clip or text.
     """
     if embedded.lengths is not None:
         raise KitError("this model compares frames with words and has no single vector per clip or text; use lbar rank")
@@ -138,7 +137,7 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
 def require_known_words(model: RetrievalModel, queries: Sequence[Query]) -> None:
     """Refuse queries without any word that a model knows.
 
-    All clips would have the same score.
+    All clips would have the same score for them.
     """
     unknown = set(model.text.without_known_words([query.text for query in queries]))
     if named := [query for query in queries if query.text in unknown]:

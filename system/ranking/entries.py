@@ -34,14 +34,11 @@ WHAT_IS_RANKED = {"kind", "data", "audio", "queries", "edition", "csv"}  # keys 
 
 
 class RankedSet(NamedTuple):
-    """What a rank entry ranks.
-
-    Clips, queries, and the frames of the clips.
-    """
+    """Clips and queries that a rank entry ranks."""
 
     clips: Sequence[Clip]
     queries: Sequence[Query]
-    features: "Features"
+    features: "Features"  # of the clips
 
 
 class RankEntry(Strict):
@@ -62,7 +59,7 @@ class RankEntry(Strict):
 
     @property
     def pool(self) -> tuple[str, str]:
-        """What an entry that combines no others ranks: a data source and "", or the files of a blind set."""
+        """Data source and "", or a blind set's two files."""
         return self.data, ""
 
     @property
@@ -73,15 +70,12 @@ class RankEntry(Strict):
 
     @property
     def other_models(self) -> list[str]:
-        """Folders of other runs and exported models whose scores this entry uses."""
+        """Folders of other models whose scores are used."""
         return []
 
     @property
     def how_scored(self) -> str:
-        """Settings as a text for `check`.
-
-        Such as "ranked by checkpoint, stage train, checkpoint last".
-        """
+        """Settings such as "ranked by checkpoint, stage train"."""
         shown = {key: value for key, value in self if key not in WHAT_IS_RANKED}
         texts = [f"{key} {', '.join(one) if isinstance(one, list) else one}" for key, one in shown.items()]
         return ", ".join([f"ranked by {self.kind}", *texts])
@@ -98,10 +92,7 @@ class RankEntry(Strict):
 
 
 class ByOneModel(RankEntry):
-    """Base of rank kinds that use one model.
-
-    A stage's checkpoint or, if both keys are null, published weights.
-    """
+    """Base of rank kinds that use one model."""
 
     stage: str | None  # stage of the checkpoint; null: the published weights
     checkpoint: Checkpoint | None  # last, or best by this metric of the stage; null if stage is null
@@ -121,25 +112,23 @@ class ByOneModel(RankEntry):
 
 
 class RankByCheckpoint(ByOneModel):
-    """Rank the clips of a data source for its captions by one checkpoint. Writes a score matrix, its metrics, and the
-    challenge's submission file. A zero-shot system sets `stage: null` and needs no stage.
+    """Rank a source's clips for its captions by one checkpoint.
 
-    csv: write the edition's CSV. The CSV identifies a query by its text, so it cannot be written for a split whose
-    clips share captions (AudioCaps).
+    It writes a score matrix, its metrics, and the challenge's submission file. A zero-shot system sets `stage: null`
+    and needs no stage.
     """
 
     kind: Literal["checkpoint"]
     data: str  # source whose captions are the queries for its clips
     edition: EditionKey  # challenge year; it decides the figures and the file
-    csv: bool
+    csv: bool  # write the edition's CSV, which names queries by text: clips must not share captions (AudioCaps)
 
 
 class RankBlind(ByOneModel):
-    """Rank a blind set, whose relevant clips are secret, by one checkpoint. Writes a score matrix and the edition's
-    submission file, but no metrics.
+    """Rank a blind set, whose relevant clips are secret.
 
-    While files of the blind set are missing, the entry is skipped. Once they exist, the same command ranks the entry,
-    without training again.
+    It writes a score matrix and the edition's submission file, but no metrics. While files of the blind set are
+    missing, the entry is skipped. Once they exist, the same command ranks the entry, without training again.
     """
 
     kind: Literal["blind"]
@@ -159,8 +148,9 @@ class RankBlind(ByOneModel):
 
 
 class RankByMean(RankEntry):
-    """Rank by the mean of the scores of earlier entries, which rank the same data source or blind set, and of other
-    models for the same clips and queries.
+    """Rank by the mean of several entries' and models' scores.
+
+    The entries rank the same data source or blind set; other models rank the same clips and queries.
     """
 
     kind: Literal["mean"]
@@ -170,16 +160,16 @@ class RankByMean(RankEntry):
 
     @property
     def combined_entries(self) -> list[str]:
-        """Names of the earlier rank entries whose scores are averaged."""
+        """Names of the earlier entries whose scores are averaged."""
         return [name for name in self.of if "/" not in name]
 
     @property
     def other_models(self) -> list[str]:
-        """Folders of the runs and exported models whose scores are averaged."""
+        """Folders of the models whose scores are averaged."""
         return [name for name in self.of if "/" in name]
 
     def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
-        """Average the scores."""
+        """Average the scores of entries and models."""
         parts = {name: ranking.earlier(name) for name in self.combined_entries}
         parts |= {folder: ranking.other(folder, ranked) for folder in self.other_models}
         facts = {"of": {name: part.facts for name, part in parts.items()}, CHECKPOINT: f"mean of {', '.join(self.of)}"}
@@ -187,7 +177,10 @@ class RankByMean(RankEntry):
 
 
 class RankByTeachers(RankEntry):
-    """Rank by the mean of several teachers' cosines. This is the target of a stage that is distilled from them."""
+    """Rank by the mean of several teachers' cosines.
+
+    This is the target of a stage that is distilled from them.
+    """
 
     kind: Literal["teachers"]
     data: str  # source whose captions are the queries for its clips
@@ -196,10 +189,7 @@ class RankByTeachers(RankEntry):
     csv: bool  # write the edition's CSV
 
     def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
-        """Score all queries against all clips.
-
-        The fact `checkpoint` says where the scores are from.
-        """
+        """Average the teachers' cosines."""
         captions = [caption_key(clip, number) for clip in ranked.clips for number in range(len(clip.captions))]
         clips = [ranked.features.keys[clip.id] for clip in ranked.clips]
         taught = [ranking.taught(name, ranked.clips).cosines(clips, captions).T for name in self.of]
@@ -209,9 +199,11 @@ class RankByTeachers(RankEntry):
 
 
 class RankHubCorrected(RankEntry):
-    """Correct the scores of an earlier entry for hubs: clips that have high scores for many queries. The captions of
-    training sources show which clips are hubs. Of all compared corrections, the one with the highest mAP@10 on a
-    validation source is used; `none` does not change the scores.
+    """Correct the scores of an earlier entry for hubs.
+
+    Hubs are clips that have high scores for many queries. The captions of training sources show which clips are hubs.
+    Of all compared corrections, the one with the highest mAP@10 on a validation source is used; `none` does not change
+    the scores.
 
     Sources: inverted_softmax: Smith et al. (2017); qb_norm: Bogolin et al. (2022); csls: Conneau et al. (2018). The
     equations are in system/ranking/hubs.py.
@@ -231,15 +223,12 @@ class RankHubCorrected(RankEntry):
         return [self.of]
 
     def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
-        """Score all queries against all clips.
-
-        The fact `checkpoint` says where the scores are from.
-        """
+        """Correct the scores as is best on the validation source."""
         inner: Any = ranking.recipe.rank[self.of]
         bank = list(dict.fromkeys(query.text for source in self.bank for query in ranking.source(source).queries))
 
         def with_bank(ranked: RankedSet) -> tuple[ScoreMatrix, np.ndarray]:
-            """Score queries, and the bank (B, C), against clips by the earlier entry's model."""
+            """Score queries and the bank by the earlier entry's model."""
             retriever = ranking.retriever(inner.stage, inner.checkpoint, ranked.features)
             pool = retriever.open(ranked.clips)
             return retriever.matrix(ranked.queries, pool), retriever.scores(bank, pool)
@@ -258,8 +247,9 @@ class RankHubCorrected(RankEntry):
 
 
 class RankMoments(ByOneModel):
-    """Find windows for the texts of a data source's moments, by one checkpoint. Writes the edition's file, with and
-    without scores, and its metrics.
+    """Find windows for the texts of a source's moments.
+
+    It writes the edition's file, with and without scores, and its metrics.
     """
 
     kind: Literal["moments"]
@@ -275,7 +265,7 @@ class RankMoments(ByOneModel):
 def matrix_labels(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
     """Return the labels of a score matrix.
 
-    Queries (rows), clips (columns), and facts about the model.
+    Queries are its rows, and clips its columns.
     """
     return Labels(
         query_ids=[query.id for query in queries],

@@ -1,8 +1,7 @@
 """Correct scores for hubs.
 
-Hubs are clips that have high scores for many queries, and so are found too often.
-
-The scores of a bank of queries, such as training captions, show which clips are hubs.
+Hubs are clips that have high scores for many queries, and so are found too often. The scores of a bank of queries, such
+as training captions, show which clips are hubs.
 
 Letters in this file: B queries of the bank, Q queries, C clips, and the score s(q, c) of query q and clip c.
 """
@@ -20,13 +19,10 @@ BETAS, NEIGHBOURS = (5.0, 10.0, 20.0, 40.0), (5.0, 10.0, 20.0)  # strengths to c
 
 
 class Correction(NamedTuple):
-    """A correction of scores.
-
-    strength: beta of inverted_softmax and qb_norm, neighbours of csls, 0 for none.
-    """
+    """A correction of scores."""
 
     kind: Kind = "none"
-    strength: float = 0.0
+    strength: float = 0.0  # beta of inverted_softmax and qb_norm, neighbours of csls
 
     def __str__(self) -> str:
         """Describe the correction, such as "inverted_softmax 20"."""

@@ -1,9 +1,8 @@
 """Find windows by the scores of recordings' frames.
 
-By one model or several; the most probable windows are taken.
-
-A model of moments scores frames. A model that compares frames with words scores each frame like a clip. A model of
-whole clips scores pieces of the recording, which a sliding window cuts out.
+The scores are those of one model or several; the most probable windows are taken. A model of moments scores frames. A
+model that compares frames with words scores each frame like a clip. A model of whole clips scores pieces of the
+recording, which a sliding window cuts out.
 """
 
 import logging
@@ -53,13 +52,10 @@ AT_ONCE = 1 << 20  # most frames that are decoded together: 16 MiB per array of 
 
 
 class Sliding(NamedTuple):
-    """Pieces of recordings for models of whole clips.
+    """Pieces of recordings for models of whole clips."""
 
-    `seconds` long, one every `hop` seconds.
-    """
-
-    seconds: float = 10.0
-    hop: float = 1.0
+    seconds: float = 10.0  # of a piece
+    hop: float = 1.0  # seconds from a piece to the next
 
 
 class FrameSeries(NamedTuple):
@@ -74,12 +70,9 @@ class FrameSeries(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Windows of one query, and its recording's frames.
+    """Windows of one query, and its recording's frames."""
 
-    The best window is first.
-    """
-
-    windows: list[Found]
+    windows: list[Found]  # the best first
     edges: np.ndarray  # (T + 1,) seconds
     frames: np.ndarray  # (T,) probability to be in a moment
 
@@ -144,7 +137,8 @@ def _series(
 ) -> FrameSeries:
     """Add the times of each query's frames to their scores.
 
-    sizes: Number of frames of each recording.
+    Args:
+        sizes: Number of frames of each recording.
     """
     edges = [
         grid.edges(size, clip.seconds or math.inf) for grid, size, clip in zip(grids, sizes, recordings, strict=True)
@@ -157,8 +151,8 @@ def _frames_as_clips(
 ) -> tuple[list[Embedded], list[Grid]]:
     """Make a clip of each frame.
 
-    Its time is that of the only expert's frame, if there is one for each embedded frame. Otherwise the frames divide
-    the recording into equal parts.
+    A frame has the time of the only expert's frame, if there is one for each embedded frame. Otherwise the frames
+    divide the recording into equal parts.
     """
     embedded, grids = embed_clips(model, recordings, features), []
     assert embedded.lengths is not None
@@ -179,7 +173,7 @@ def _pieces_as_clips(
 ) -> tuple[list[Embedded], list[Grid]]:
     """Make a clip of each piece.
 
-    The frame in its middle is one hop long.
+    The windows' frame in the middle of a piece is one hop long.
     """
     pieces, of_pieces = pieces_of(recordings, features, *sliding)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
@@ -192,7 +186,7 @@ def find_windows(
 ) -> list[Located]:
     """Find the windows of Q queries.
 
-    They follow from the scores of one model or several, whose frames may differ.
+    Several models may have different frames.
 
     `overlap`: A window's score is the probability that some moment has an IoU of 0.7 or more with it, as a mean over
     the models: the decision of least expected loss for R1@0.7. Candidates are the most probable windows of each model.
@@ -224,7 +218,8 @@ def _windows_by_thresholds(score: MomentScore, values: torch.Tensor, edges: np.n
 def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarray]], decoding: Decoding) -> Located:
     """Find the windows of one query.
 
-    views: Each model's windows, probabilities of frames, and edges of frames.
+    Args:
+        views: Each model's windows, probabilities of frames, and edges of frames.
     """
     unrounded = decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
     finest, last = max((edges for *_, edges in views), key=len), max(edges[-1] for *_, edges in views)
@@ -241,10 +236,7 @@ def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarr
 
 
 def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """Average frames' values over shorter frames.
-
-    fine: Edges of the shorter ones.
-    """
+    """Average frames' values over shorter frames, of edges `fine`."""
     ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
     found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
     return found
@@ -254,14 +246,15 @@ def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.nda
 def _posteriors(
     score: MomentScore, series: FrameSeries, heard: float | None
 ) -> Iterator[tuple[int, tuple[WindowScores, np.ndarray]]]:
-    """Yield each query's index, windows and frames.
-
-    Log probabilities of windows, and the probability (T,) of frames to be in a moment.
+    """Yield each query's probabilities of windows and frames.
 
     Queries of recordings of similar length are decoded together.
 
     Args:
         heard: Scores of frames are raised until a moment is that probable, since the query is known to be heard.
+
+    Yields:
+        The query's index, log probabilities of windows, and the probability (T,) of frames to be in a moment.
     """
     exact, lengths = _exact(score), [values.shape[-1] for values in series.values]
     require_few_frames(lengths, [f"of {edges[-1]:,.0f} s" for edges in series.edges])
@@ -352,8 +345,5 @@ def _pad(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _exact(score: MomentScore) -> MomentScore:
-    """Return a score's copy in float64 on the CPU.
-
-    It has no gradients.
-    """
+    """Return a score's copy in float64 on the CPU."""
     return deepcopy(score).cpu().double().requires_grad_(False)

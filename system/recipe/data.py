@@ -1,7 +1,4 @@
-"""Data of a recipe.
-
-Manifests made by their `make` commands, clips, frames, training items, moments.
-"""
+"""The data of a recipe: manifests, clips, frames and moments."""
 
 import logging
 import os
@@ -42,17 +39,11 @@ class Data:
         return [text for source in sources for clip in self.readable_clips(source) for text in clip.captions]
 
     def new_texts(self) -> list[str]:
-        """Return the texts that augmentation may use.
-
-        They stand instead of captions during training.
-        """
+        """Return the texts that augmentation puts in captions' place."""
         return [text for augmentation in self.augmentations.values() for text in augmentation.new_texts()]
 
     def more_texts(self, sources: Iterable[str]) -> list[str]:
-        """Return training texts besides captions.
-
-        They are those of moments and of augmentation.
-        """
+        """Return the training texts of moments and of augmentation."""
         return [*(moment.text for name in sources for moment in self.moments.get(name, ())), *self.new_texts()]
 
     def readable_clips(self, source: str) -> list[Clip]:
@@ -68,7 +59,8 @@ class Data:
     def sampler(self, name: str, stage: schema.Stage, seed: tuple[int, int]) -> Sampler:
         """Return the sampler of a stage's batches.
 
-        seed: That of the recipe, and the number of the stage.
+        Args:
+            seed: The recipe's seed, and the stage's number.
         """
         items = [self.items(source, stage.unit) for source in stage.train.data]
         clips = [clip for source in stage.train.data for clip in self.readable_clips(source)]
@@ -80,10 +72,7 @@ class Data:
 
     @staticmethod
     def quick_checksum(clip: Clip) -> str:
-        """Return the quick checksum of a clip's file.
-
-        "" if it is missing.
-        """
+        """Return a clip's quick checksum ("" without its file)."""
         return quick_checksum(Path(clip.path)) if Path(clip.path).is_file() else ""  # embeddings need no audio
 
 
@@ -129,7 +118,15 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
 
 
 def moments_of(source: schema.Source, listed: Sequence[Clip], part: Sequence[Clip]) -> list[Moment]:
-    """Return the moments of a source's clips, a part of its manifest. Raises KitError if there are none."""
+    """Return the moments of a source's clips.
+
+    Args:
+        listed: All clips of the manifest.
+        part: The clips of the source.
+
+    Raises:
+        KitError: There are no such moments.
+    """
     ids = {clip.id for clip in part}
     found = [one for one in read_moments(Path(str(source.moments)), listed) if one.clip in ids]
     if not found:
@@ -145,7 +142,7 @@ def _unreadable(name: str, clips: Sequence[Clip], first: str) -> KitError:
 def make_missing(recipe: schema.Recipe) -> None:
     """Make the manifests that are missing.
 
-    MANIFEST.made_by stores the command. If several processes run, one makes a manifest, and the others wait.
+    MANIFEST.made_by stores the command. Of several processes, one makes a manifest while the others wait.
 
     Raises:
         KitError: A weight file is missing; a manifest is missing and has no command, or was made by another command; or
@@ -184,19 +181,17 @@ def _make(name: str, manifest: Path, command: str) -> None:
 
 
 def few_clips(source: schema.Source, count: int) -> str:
-    """Say that a source lacks many published clips.
-
-    "" if it does not.
-    """
+    """Say that a source lacks published clips, or return ""."""
     if source.expected is None or count >= FEW * source.expected.clips:
         return ""
     return f"{count:,} of {source.expected.clips:,} published clips; get the others, then delete {source.manifest}"
 
 
 def input_paths(command: str) -> list[Path]:
-    """Return what a `make` command reads.
+    """Return the files and folders that a `make` command reads.
 
-    Files and folders. Raises KitError if data_tools does not accept it.
+    Raises:
+        KitError: `lbar data` does not accept the command.
     """
     values = [value for key, value in _parsed_arguments(command).items() if key not in OUTPUTS]
     paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
@@ -211,10 +206,6 @@ def require_output(command: str, manifest: Path) -> None:
 
 
 def _parsed_arguments(command: str) -> dict[str, object]:
-    """Return the parsed arguments of a `make` command.
-
-    Raises KitError if data_tools does not accept it.
-    """
     import typer
 
     from data_tools.__main__ import app_of

@@ -1,4 +1,4 @@
-"""Python files with kinds of the user's own, which a recipe imports."""
+"""A user's Python files with new kinds, for recipes."""
 
 import hashlib
 import shutil
@@ -13,7 +13,7 @@ from data_tools.settings import Keys
 
 
 def import_kinds(files: Sequence[Path]) -> Iterator[tuple[Keys, str]]:
-    """Run the Python files that a recipe imports; yield the mistakes."""
+    """Run the files that a recipe imports; yield mistakes."""
     for number, file in enumerate(files):
         try:
             _import_file(file)
@@ -22,7 +22,7 @@ def import_kinds(files: Sequence[Path]) -> Iterator[tuple[Keys, str]]:
 
 
 def _import_file(path: Path) -> None:
-    """Run a Python file, unless a file of the same content was run before."""
+    """Run a Python file, unless its content was run before."""
     module = f"imported_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     spec = spec_from_file_location(module, path)
     if spec is None or spec.loader is None:
@@ -38,7 +38,7 @@ def _import_file(path: Path) -> None:
 
 
 def imported_files(names: object, folder: Path | None) -> list[Path]:
-    """Return the files of `imports`: their copies, as far as there are any.
+    """Return the files of `imports`, or their copies.
 
     Args:
         folder: Of a run or an exported model, which may have copies.
@@ -51,10 +51,10 @@ def imported_files(names: object, folder: Path | None) -> list[Path]:
 
 
 def keep_imports(names: Sequence[str], files: Sequence[Path], folder: Path) -> None:
-    """Copy imported files to the folder of a run or an exported model.
+    """Copy imported files to a run or an exported model.
 
     Args:
-        names: Of the files, as the recipe has them.
+        names: Their names in the recipe.
     """
     for number, (name, file) in enumerate(zip(names, files, strict=True)):
         with replacing(folder / "imports" / _copy_name(number, Path(name))) as part:

@@ -1,7 +1,4 @@
-"""Read a recipe and changes of the command line.
-
-All mistakes are reported, with their lines.
-"""
+"""Read a recipe, and report all its mistakes."""
 
 import difflib
 import json
@@ -24,7 +21,7 @@ from system.recipe.rules import below, child, fit_mistakes, name_mistakes
 class RecipeError(KitError):
     """All mistakes of one recipe.
 
-    One per line: file:line: key: message.
+    Each has a line of the form `file:line: key: message`.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -41,7 +38,10 @@ Mistake = tuple[Keys, int, str]  # keys, line in the file (0: command line), mes
 class Loaded:
     """A checked recipe.
 
-    source: The file's bytes. changes: The applied `--set` texts. imports: The files that were imported.
+    Attributes:
+        source: Bytes of the file.
+        changes: Texts of `--set` that were applied.
+        imports: Files that were imported.
     """
 
     recipe: schema.Recipe
@@ -51,10 +51,7 @@ class Loaded:
 
 
 def text_of(recipe: schema.Recipe) -> str:
-    """Return every setting as JSON.
-
-    Defaults are included, so that it can be read as a recipe.
-    """
+    """Return all settings, with defaults, as JSON."""
     return json.dumps(recipe.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -64,7 +61,7 @@ def as_change(key: str, value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python, and a path as text."""
+    """Return numpy's number as one of Python, others as text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -97,12 +94,13 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 
 
 def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
-    """Return a file's bytes and the document in it.
+    """Return the bytes and the document of a file.
 
-    The file is a recipe or a study.
+    Args:
+        kind: "recipe" or "study".
 
     Raises:
-        KitError: It is missing, or not YAML.
+        KitError: The file is missing, or not YAML.
     """
     hint = "shipped recipes and studies are in recipes/"
     require_file(path, hint)
@@ -115,10 +113,7 @@ def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
 
 
 def _lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:
-    """Return a line per key, in the file's order.
-
-    Several messages about a key share a line.
-    """
+    """Return a line of messages per key, in file order."""
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in mistakes:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
@@ -129,10 +124,7 @@ def _lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:
 
 
 def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
-    """Apply changes such as `a.b.0.c=value` to the document.
-
-    Yields those that are none.
-    """
+    """Apply changes such as `a.b.0.c=value`; yield mistakes."""
     for change in changes:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if part.isdecimal() else part for part in dotted.split("."))
@@ -163,10 +155,7 @@ def _leave_out_nulls(value: Any) -> None:
 
 
 def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
-    """Check a document by the schema.
-
-    Returns the recipe, or all mistakes.
-    """
+    """Return the recipe in a document, or its mistakes."""
     try:
         return schema.Recipe.model_validate(value), []
     except ValidationError as error:
@@ -174,10 +163,7 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
 
 
 def _without_tags(value: Any, location: Keys) -> Keys:
-    """Return the document's keys in a mistake's location.
-
-    pydantic adds the kinds of settings to it.
-    """
+    """Return a mistake's keys, without the kinds that pydantic adds."""
     keys: list[str | int] = []
     fresh = True  # no kind seen yet at this value
     for i, part in enumerate(location):
@@ -213,10 +199,7 @@ def _likely(name: str, known: list[str]) -> str:
 
 
 def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield each setting that differs between two recipes.
-
-    Each is its dotted key and both values.
-    """
+    """Yield dotted key and both values of settings that differ."""
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         a, b = dict(enumerate(a)), dict(enumerate(b))
     if isinstance(a, dict) and isinstance(b, dict):

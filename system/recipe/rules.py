@@ -39,10 +39,7 @@ RUN_FOLDERS = {"scores", "submission", "results", "figures"}  # a run has these 
 
 
 def child(value: Any, *keys: str | int) -> Any:
-    """Return value[key][key]... of dicts and lists.
-
-    None if a key is missing.
-    """
+    """Return value[key][key]..., or None if a key is missing."""
     for key in keys:
         if isinstance(value, list) and isinstance(key, int) and key < len(value):
             value = value[key]
@@ -59,10 +56,7 @@ def below(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
 
 
 def name_mistakes(document: Any) -> Mistakes:
-    """Yield mistakes in names.
-
-    Names that nothing has, that stand twice, or that are test splits.
-    """
+    """Yield names that are unknown, repeated, or of test splits."""
     sections = {key: child(document, key) for key in ("data", "stages", "teachers", "rank")}
     sections = {key: part if isinstance(part, dict) else {} for key, part in sections.items()}
     for name in RUN_FOLDERS & sections["stages"].keys():
@@ -221,9 +215,9 @@ def decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
 
 
 def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mistakes:
-    """Yield parts that cannot be trained so.
+    """Yield parts of the model that cannot be named.
 
-    The model does not train them or has them twice; at `frozen_start`, also if nothing is left to train.
+    A named part must be trained, and be named once; `frozen_start` must leave something to train.
     """
     for name in names:
         if not trains.get(name):

@@ -1,11 +1,9 @@
-"""Schema of a recipe.
-
-Classes of settings for all sections of a recipe, which refuse unknown keys. This file never imports torch.
+"""The settings of a recipe; unknown keys are refused.
 
 Sections of a recipe: `data` names manifests. `model` defines how clips and captions are embedded and scored (see
 system/models). `stages` train the model in order. A stage sets its own initial weights, data, batches, learning rates,
 end and monitoring; it inherits no settings. `rank` writes score matrices and ranked lists with the trained model.
-`lbar keys PATH` prints classes of this file.
+`lbar keys PATH` prints classes of this file, which never imports torch.
 """
 
 import difflib
@@ -34,7 +32,7 @@ LOWER_IS_BETTER = {"loss"}
 
 
 class Expected(Strict):
-    """Published size of a source, for plans made before its manifest exists."""
+    """Published size of a source, known before its manifest exists."""
 
     clips: Positive  # number of clips
     captions: Positive  # number of captions
@@ -48,14 +46,13 @@ def _require_tools(command: str) -> str:
 
 
 class Source(Strict):
-    """Clips of one split of one manifest, and the command that makes the manifest when it is missing."""
+    """Clips of one split of a manifest."""
 
     manifest: str  # the file that lists its clips (.jsonl)
     split: Split  # the split of the manifest that is used
     moments: str | None = None  # queries and their times in the clips (.jsonl); for unit moment and rank kind moments
-    make: Annotated[str, AfterValidator(_require_tools)] | None = (
-        None  # lbar data ...; one source of a manifest says it
-    )
+    # lbar data ...: makes the manifest if it is missing; one source of a manifest says it
+    make: Annotated[str, AfterValidator(_require_tools)] | None = None
     published: str | None = None  # where to get the files that `make` reads; said beside it
     expected: Expected | None = None  # published size
 
@@ -73,8 +70,10 @@ class FromStage(Strict):
 
 
 class FromModel(Strict):
-    """A finished run or an exported model; as initial weights, one with the same layers. Its training clips count as
-    those of this run: ranked ones among them are warned about, and counted in the results.
+    """A finished run or an exported model.
+
+    As initial weights, it must have the same layers. Its training clips count as those of this run: ranked ones among
+    them are warned about, and counted in the results.
     """
 
     kind: Literal["model"]
@@ -92,7 +91,10 @@ class Train(Strict):
 
 
 class Monitor(Strict):
-    """Validation after every epoch. A checkpoint is kept while it is among the `keep` best by any of `metrics`."""
+    """Validation after every epoch.
+
+    A checkpoint is kept while it is among the `keep` best by any of `metrics`.
+    """
 
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     metrics: Annotated[list[Metric], Field(min_length=1)]  # metrics of validation
@@ -106,11 +108,11 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class AdamW(Strict):
-    """Optimizer AdamW. Parts of the model are `audio`, `text`, and the parts of the audio encoder that `check` lists,
-    such as `network` and `mlp`.
+    """Optimizer AdamW.
 
-    The schedule multiplies every learning rate. Parameters outside the parts of `lr_by_part` have the rate `lr`. While
-    a part is frozen, it has no update, no weight decay and no dropout, and its batch norms keep their statistics.
+    Parts of the model are `audio`, `text`, and the parts of the audio encoder that `check` lists, such as `network` and
+    `mlp`. The schedule multiplies every learning rate. Parameters outside the parts of `lr_by_part` have the rate `lr`.
+    While a part is frozen, it has no update, no weight decay and no dropout, and its batch norms keep their statistics.
     """
 
     kind: Literal["adamw"]
@@ -121,8 +123,10 @@ class AdamW(Strict):
 
 
 class Schedule(Strict):
-    """The learning rate is multiplied by a factor that rises linearly to 1 over `warmup_steps`. Then the factor stays
-    at 1 (constant), or falls along half a cosine to 0 (cosine).
+    """Learning rate with a warmup, then constant or a cosine.
+
+    The learning rate is multiplied by a factor that rises linearly to 1 over `warmup_steps`. Then the factor stays at 1
+    (constant), or falls along half a cosine to 0 (cosine).
     """
 
     kind: Literal["constant", "cosine"]
@@ -130,9 +134,10 @@ class Schedule(Strict):
 
 
 class EpochSchedule(Strict):
-    """The learning rate rises linearly from `start_lr` over `warmup_epochs`. Then it falls until `until_epoch`, and
-    stays at `floor_lr`. It changes at every step. The rates in `lr_by_part` also start at `start_lr` and end at
-    `floor_lr`.
+    """Rise and fall of the learning rate, in epochs.
+
+    The learning rate rises linearly from `start_lr` over `warmup_epochs`. Then it falls until `until_epoch`, and stays
+    at `floor_lr`. It changes at every step. The rates in `lr_by_part` also start at `start_lr` and end at `floor_lr`.
 
     Source: the DCASE 2025 baseline (start and floor 1e-7, until 16) and SALSA (2024; start 0, floor 1e-7, until 15).
     """
@@ -154,7 +159,7 @@ class EpochSchedule(Strict):
 
 
 class StepDecay(Strict):
-    """The learning rate is multiplied by `factor` after every `every_epochs` epochs."""
+    """Learning rate that falls after every `every_epochs` epochs."""
 
     kind: Literal["step"]
     every_epochs: Positive  # epochs between two steps
@@ -162,11 +167,13 @@ class StepDecay(Strict):
 
 
 class Plateau(Strict):
-    """The learning rate is multiplied by `factor` after a monitored metric has not improved on its best value for more
+    """Learning rate that falls while a metric does not improve.
+
+    The learning rate is multiplied by `factor` after a monitored metric has not improved on its best value for more
     than `patience` epochs. Then the count of epochs starts again. `lr` never falls below `min_lr`, and the rates in
     `lr_by_part` never fall below min_lr / lr times their start values.
 
-    An improvement is a difference of more than `threshold`. Source: torch's ReduceLROnPlateau, threshold_mode "abs".
+    Source: torch's ReduceLROnPlateau, threshold_mode "abs".
     """
 
     kind: Literal["plateau"]
@@ -178,17 +185,21 @@ class Plateau(Strict):
 
 
 class EarlyStopping(Strict):
-    """The stage ends after a monitored metric has not improved on its best value for `epochs` epochs."""
+    """End of a stage whose metric no longer improves."""
 
     kind: Literal["early_stopping"]
     metric: Metric  # a monitored metric
-    epochs: Positive  # epochs without improvement
+    epochs: Positive  # epochs since the best value
 
 
 class StdPlateau(Strict):
-    """The stage ends once the standard deviation of a metric's last `epochs` values is at most `deviation`, but never
-    before `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, as used by the public code of the DCASE 2022
-    baseline and of "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023).
+    """End of a stage whose metric no longer changes.
+
+    The stage ends once the standard deviation of a metric's last `epochs` values is at most `deviation`, but never
+    before `at_least` epochs.
+
+    Source: Ray Tune's TrialPlateauStopper, as used by the public code of the DCASE 2022 baseline and of "On Negative
+    Sampling for Contrastive Audio-Text Retrieval" (2023).
     """
 
     kind: Literal["std_plateau"]
@@ -226,7 +237,10 @@ class Stage(Strict):
 
 
 class Recipe(Strict):
-    """An entry of `data`, `experts`, `stages` or `rank` that is null is ignored, so that a study can remove one."""
+    """All settings of a run.
+
+    An entry of `data`, `experts`, `stages` or `rank` that is null is ignored, so that a study can remove one.
+    """
 
     name: Name  # in the names of its runs; lower-case letters, digits and _
     seed: int = Field(ge=0, lt=2**31)  # seed of every random draw: weights, batches, dropout
@@ -243,10 +257,8 @@ class Recipe(Strict):
     def data_files(self) -> dict[str, Path]:
         """Path of each data file, by its name.
 
-        Manifests, moments files, and files of embeddings.
-
-        The name of a manifest is that of its data source. The name of a moments file is DATA_SOURCE.moments. Files of
-        embeddings have names such as model.text.files.0.
+        A manifest has the name of its data source, a moments file the name DATA_SOURCE.moments, and a file of
+        embeddings a name such as model.text.files.0.
         """
         manifests = {name: Path(source.manifest) for name, source in self.data.items()}
         moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
@@ -254,10 +266,7 @@ class Recipe(Strict):
 
     @property
     def learned_from(self) -> dict[str, Path]:
-        """Folders of other models that training uses, by their keys.
-
-        Start models and teachers that are not of this run.
-        """
+        """Folders of start models and teachers from elsewhere, by keys."""
         models: dict[str, Any] = {f"stages.{name}.start_from": stage.start_from for name, stage in self.stages.items()}
         models |= {f"teachers.{name}": teacher for name, teacher in self.teachers.items()}
         return {key: Path(one.folder) for key, one in models.items() if isinstance(one, FromModel)}
@@ -269,10 +278,7 @@ class Recipe(Strict):
         return self.learned_from | {key: Path(folder) for key, folder in ranked.items()}
 
     def making(self, source: Source) -> Source:
-        """Return the source that says how to make a manifest.
-
-        The source itself if none does.
-        """
+        """Return the source that says how to make a manifest."""
         return next((one for one in self.data.values() if one.manifest == source.manifest and one.make), source)
 
     @property
@@ -284,25 +290,19 @@ class Recipe(Strict):
     def learned(self) -> dict[str, float]:
         """Start value of each trained parameter of a loss.
 
-        It is that of the first stage that has the parameter.
+        The first stage that has the parameter decides.
         """
         terms = [term for stage in reversed(self.stages.values()) for term in reversed(stage.losses)]
         return {name: value for term in terms for name, value in term.learned.items()}
 
     @property
     def scored(self) -> dict[str, RankEntry]:
-        """Entries that rank clips of data sources, by name.
-
-        They have metrics.
-        """
+        """Entries that rank clips of data sources, by name."""
         return {name: one for name, one in self.rank.items() if not (one.finds_windows or self.blind(name))}
 
     @property
     def rank_moments(self) -> dict[str, RankMoments]:
-        """Entries of kind `moments`, by name.
-
-        They find windows in long recordings.
-        """
+        """Entries of kind `moments`, by name."""
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
     def ranked(self, name: str) -> RankEntry:
@@ -311,23 +311,17 @@ class Recipe(Strict):
         return self.ranked(entry.combined_entries[0]) if entry.combined_entries else entry
 
     def blind(self, name: str) -> RankBlind | None:
-        """Return the blind set's entry that an entry is.
-
-        An entry that combines others has their first one; None if no blind set is ranked.
-        """
+        """Return the blind set that an entry ranks, if any."""
         ranked = self.ranked(name)
         return ranked if isinstance(ranked, RankBlind) else None
 
     def awaited_files(self, name: str) -> list[str]:
-        """Return the files of an entry's blind set that are missing."""
+        """Return the missing files of an entry's blind set."""
         blind = self.blind(name)
         return blind.missing_files if blind else []
 
     def ranked_source(self, name: str) -> str:
-        """Return the data source that an entry ranks.
-
-        For one that combines others, it is theirs. A blind set has none.
-        """
+        """Return the data source that an entry ranks."""
         return self.ranked(name).data
 
 

@@ -1,4 +1,1 @@
-"""Run folders.
-
-A run's folder, its checkpoints, and the uses of a trained model.
-"""
+"""A run's folder, its checkpoints, and its trained model."""

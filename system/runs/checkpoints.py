@@ -30,7 +30,7 @@ OF_LOSSES = "learned."  # start of the names of the learned parameters of losses
 class Progress(BaseModel):
     """How far the training of a stage is.
 
-    A field is assigned to change it, so that it is stored.
+    Only a field that was assigned is stored, so assign a field to change it.
 
     Attributes:
         step: Number of finished updates.
@@ -59,7 +59,8 @@ class Progress(BaseModel):
     def add(self, values: dict[str, float] | None) -> None:
         """Count a step.
 
-        values: Its loss and diagnostics; None if fp16 has skipped the update.
+        Args:
+            values: Its loss and diagnostics; None if fp16 has skipped the update.
         """
         self.step += 1
         if values is not None:
@@ -81,10 +82,7 @@ class Progress(BaseModel):
         return sorted(values, key=lambda one: (sign * one[0], one[1]))
 
     def kept(self, keep: int) -> set[int]:
-        """Return the epochs whose weights are kept.
-
-        The `keep` best ones by each metric.
-        """
+        """Return the epochs among the `keep` best by any metric."""
         metrics = self.lines[0].validation if self.lines else ()
         return {epoch for metric in metrics for _, epoch in self.best(metric)[:keep]}
 
@@ -97,9 +95,7 @@ def weights_file(folder: Path, epoch: int) -> Path:
 def save(
     folder: Path, progress: Progress, keep: int, ends_epoch: bool, precision: str, model: nn.Module, **parts: Any
 ) -> None:
-    """Save the state to resume from.
-
-    At the end of an epoch among the best ones, its weights too.
+    """Save the state to resume from, and the best weights.
 
     The state is replaced after the weights that it needs are there, and before the others are deleted: a kill at any
     time leaves a state whose best epochs exist.
@@ -120,10 +116,7 @@ def save(
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read the state to resume from.
-
-    None before the first one. Raises KitError for a damaged file.
-    """
+    """Read the state to resume from, if any."""
     path = folder / "last.pt"
     if not path.exists():
         return None
@@ -136,10 +129,7 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 
 def read_done(folder: Path) -> Progress:
-    """Read how a stage was trained.
-
-    Raises KitError if it is not finished.
-    """
+    """Read how a finished stage was trained."""
     path = folder / "done.json"
     if not path.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; {finish_hint(folder.parent)}")
@@ -181,10 +171,7 @@ def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
 
 @contextmanager
 def as_os_errors(path: Path) -> Iterator[None]:
-    """Convert errors of safetensors in writing to KitError.
-
-    Errors of tokenizers are converted too, such as that of a full disk.
-    """
+    """Raise KitError if safetensors or tokenizers cannot write a file."""
     try:
         yield
     except Exception as error:

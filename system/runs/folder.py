@@ -97,7 +97,8 @@ class Run:
     def file(self, kind: str, name: str) -> Path:
         """Return the path of a rank entry's file.
 
-        kind: One of FILES.
+        Args:
+            kind: A key of FILES.
         """
         return self.folder / FILES[kind].format(name)
 
@@ -110,11 +111,8 @@ class Run:
         return sorted(path for folder in ("scores", "submission") for path in self.folder.glob(f"{folder}/{name}.*"))
 
     def forget(self, name: str) -> None:
-        """Delete what a rank entry has written.
-
-        Its result goes first. Then there is room for new files.
-        """
-        for path in (self.file("result", name), *self.files(name)):
+        """Delete a rank entry's files, and make their folders."""
+        for path in (self.file("result", name), *self.files(name)):  # the result first, since it says they are there
             path.unlink(missing_ok=True)
         for folder in ("scores", "submission"):
             (self.folder / folder).mkdir(exist_ok=True)
@@ -129,13 +127,13 @@ class Run:
 
     @property
     def results(self) -> dict[str, RankedResult | MomentsResult]:
-        """Results of the rank entries, without blind sets, by their names."""
+        """Results of the rank entries but blind sets, by name."""
         result = self.read_result()
         return {**result.rank, **result.moments}
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Metrics of each rank entry whose answers are known, by its name."""
+        """Metrics of rank entries whose answers are known, by name."""
         return {name: entry.figures for name, entry in self.results.items() if entry.figures}
 
     def read_metrics(self) -> list[EpochLine]:
@@ -178,7 +176,7 @@ class Run:
                     handler.close()
 
     def _has_work(self) -> bool:
-        """Return whether there is a state of training, or a ranked entry."""
+        """Return whether anything was trained or ranked."""
         return any(self.folder.glob("*/last.pt")) or bool(self.ranked_entries())
 
     def require_place(self, loaded: Loaded) -> None:
@@ -200,7 +198,7 @@ class Run:
             raise KitError(f"{self.folder} is a run with other settings ({keys}); make another run with --name")
 
     def adopt(self, loaded: Loaded) -> None:
-        """Write the recipe, in place of another one with the same training."""
+        """Write the recipe, if it is new or differs."""
         if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == text_of(loaded.recipe):
             return
         keep_imports(loaded.recipe.imports, loaded.imports, self.folder)
@@ -210,10 +208,7 @@ class Run:
 
 
 def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
-    """Return the settings that training depends on.
-
-    The order of stages and experts is one of them.
-    """
+    """Return the settings that training depends on, in their order."""
     used = {name for stage in recipe.stages.values() for name in stage.sources}
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
     settings = recipe.model_dump(mode="json", exclude={"rank", "imports"})
@@ -225,7 +220,11 @@ def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
 def trained_files(path: Path) -> list[Path]:
     """Return the files that identify a model's weights.
 
-    A file itself; KitError if there is none.
+    Args:
+        path: A run, an exported model, or a file, which is returned itself.
+
+    Raises:
+        KitError: There is no trained model.
     """
     if path.is_file():
         return [path]

@@ -1,4 +1,4 @@
-"""Build models, and open trained ones: a run, an exported model, a recipe without stages, or a hub model."""
+"""Build models, and open trained and published ones."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class ModelFacts(Record):
-    """Facts about a model, stored with its score matrix, and in model.json of an exported model.
+    """Facts about a model, stored with its scores and exports.
 
     Attributes:
         run: Name of the folder of its run.
@@ -56,16 +56,19 @@ class ModelFacts(Record):
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that is ready to rank. facts: Stored with its scores. folder: Of the model."""
+    """A model that is ready to rank."""
 
     model: RetrievalModel
     recipe: schema.Recipe
-    facts: ModelFacts
+    facts: ModelFacts  # stored with its scores
     folder: Path
 
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
-    """Build the model of a recipe with new weights, which are drawn from torch's random state."""
+    """Build a recipe's model with new weights.
+
+    The weights are drawn from torch's random state.
+    """
     with memory_errors("the model", "make the model's layers smaller, or use a machine with more memory"):
         return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)), recipe.learned)
 
@@ -73,9 +76,10 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 def training_vocabulary(
     recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the words of a text encoder that is trained from scratch; none for another one.
+    """Return the words of a text encoder from scratch.
 
-    The words of a model that a stage starts from come first, since the index of a word selects its vector.
+    There are none for another encoder. The words of a model that a stage starts from come first, since the index of a
+    word selects its vector.
 
     Args:
         clips: Of each data source.
@@ -93,7 +97,7 @@ def training_vocabulary(
 
 
 def read_vocabulary(folder: Path) -> list[str]:
-    """Read the words of a run or an exported model; none without vocabulary.json."""
+    """Read the words of a run or an exported model."""
     path = folder / "vocabulary.json"
     words = read_json(path) if path.exists() else []
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -219,12 +223,12 @@ def _untrained(name: Path, recipe: schema.Recipe, device: torch.device) -> Train
 
 
 def untrained_origin(recipe: schema.Recipe) -> str:
-    """Describe where the weights of a model without training are from."""
+    """Describe the weights of a model without training."""
     return PUBLISHED if recipe.model.audio.reads_clips else GIVEN
 
 
 def model_facts(folder: Path, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """Return the facts about a run's model that are stored with its scores and its exported weights."""
+    """Return the facts about a run's model."""
     editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
@@ -246,7 +250,10 @@ def expert_identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
 def _require_same_files(
     folder: Path, experts: Mapping[str, Any], text: str | None, recipe: schema.Recipe, model: RetrievalModel
 ) -> None:
-    """Raise KitError if an expert or text encoder has other weights than in training; warn of other versions."""
+    """Refuse other weights of experts and text than in training.
+
+    Another version of an expert's frames is only warned about.
+    """
     for name, now in expert_identities(recipe).items():
         for key, before, found in differing(experts.get(name, {}), json.loads(json.dumps(now))):
             if key != "version":
@@ -264,7 +271,10 @@ def _require_same_files(
 
 
 def _read_fitted(folder: Path, recipe: schema.Recipe, checkpoint: str) -> FittedScore | None:
-    """Read the numbers that a run's first rank entry of moments has fitted to known moments, for this checkpoint."""
+    """Read what a run's first entry of moments has fitted.
+
+    Numbers of another checkpoint do not count.
+    """
     name, entry = next(iter(recipe.rank_moments.items()), ("", None))
     if entry is None or entry.fit is None or not (folder / "result.json").exists():
         return None
@@ -273,7 +283,7 @@ def _read_fitted(folder: Path, recipe: schema.Recipe, checkpoint: str) -> Fitted
 
 
 def describe_fit(checkpoint: str, source: str) -> str:
-    """Describe a checkpoint whose score was fitted to the moments of a data source."""
+    """Describe a checkpoint that was fitted to a source's moments."""
     return f"{checkpoint}, fitted to {source}"
 
 
@@ -299,9 +309,9 @@ def _load_with_paths(path: Path, changes: list[str], base: Path | None = None) -
 
 
 def load_start_weights(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
-    """Load the weights of a finished run or an exported model into a model with the same layers.
+    """Load the weights of another model with the same layers.
 
-    Words that only `model` knows keep their vectors. Raises KitError if the other model's words are not its first.
+    Words that only `model` knows keep their vectors; the other model's words must be its first.
     """
     folder = Path(start.folder)
     words, known = read_vocabulary(folder), model.text.vocabulary

@@ -17,10 +17,11 @@ SORTED_BY = {"validation": "validation", "test": "test", "time": "hours"}
 
 
 def table_of_runs(folder: str | os.PathLike[str] = "runs") -> pd.DataFrame:
-    """Return a row per run in a folder and in its studies, or of the run that it is.
+    """Return a table of the runs in a folder and its studies.
 
-    validation: the best value of the last stage by the metric `by`. test: the metric `of` of the first ranked entry.
-    hours: of training and validation. changes: settings that --set changed, or what is damaged.
+    It has a row per run. `validation` is the best value of the last stage by the metric `by`, `test` the
+    metric `of` of the first ranked entry, and `hours` the time of training and validation. `changes` are the settings
+    that --set changed, or what is damaged.
     """
     folder = Path(folder)
     recipes = sorted([*folder.glob("*/resolved.json"), *folder.glob("*/*/resolved.json")])
@@ -53,7 +54,7 @@ def _row(folder: Path) -> dict[str, Any]:
 
 
 def print_runs(folder: Path, sort: str = "name") -> None:
-    """Print the table, ordered by run, or with the best or the longest run first."""
+    """Print the table by name, or the best run first."""
     require_folder(folder, "name the folder that contains all runs")
     table = table_of_runs(folder)
     if not len(table):

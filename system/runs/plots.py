@@ -27,7 +27,7 @@ CURVES = {
 
 
 def draw_run(run: Run) -> list[Path]:
-    """Draw curves of the run's metrics over the epochs of all stages; return the paths of the files."""
+    """Draw curves of the run's metrics, and return their files."""
     lines = run.read_metrics()
     run.figures.mkdir(exist_ok=True)
     return [

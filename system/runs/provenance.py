@@ -1,9 +1,7 @@
-"""What a run is made of.
+"""What a run is made of and was trained on.
 
-Code, machine, checksums of manifests and weights, and the clips that it was trained on.
-
-Checksums are compared at resume. Clips show leaks: which of those that a model, its start models and its teachers were
-trained on are ranked.
+The checksums of manifests and weights are compared at resume. Clips show leaks: which of those that a model, its start
+models and its teachers were trained on are ranked.
 
 <run or exported model>/trained_on.csv   id, freesound_id (may be empty), quick_sha256 of the audio file
 """
@@ -47,9 +45,9 @@ def commit() -> str:
 
 
 def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return the checksums of what training reads.
+    """Return the checksums of files that training reads.
 
-    Manifests, moments, embeddings, teachers, start models and imported code, as far as they exist.
+    They are manifests, moments, embeddings, teachers, start models and imported code, as far as they exist.
     """
     found = checksums(recipe.learned_from.values())
     found |= {str(path): file_sha256(path) for path in recipe.data_files.values() if path.exists()}  # files, or folders
@@ -60,10 +58,7 @@ def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
 
 
 def checksums(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the checksums of files that exist, by path.
-
-    A model has those of its weights.
-    """
+    """Return the checksums of files and of models' weights."""
     return {str(one): file_sha256(one) for path in paths if path.exists() for one in trained_files(path)}
 
 
@@ -86,9 +81,9 @@ def require_unchanged(run: Run, now: Mapping[str, Any]) -> None:
 
 
 def record_provenance(run: Run, loaded: Loaded, text: str | None, gpu: str | None) -> None:
-    """Write what a new run is made of.
+    """Record what a run is made of, or compare it.
 
-    For an older one, compare it, and note new inputs and another commit.
+    New inputs and another commit are added to the record.
 
     Args:
         text: Checksum of a pre-trained text encoder.
@@ -136,7 +131,7 @@ NOT_KNOWN = TrainedClip("(not known)", "", "")  # row for models whose training 
 def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     """Write trained_on.csv.
 
-    The clips of the run's stages, of its start models, and of its teachers.
+    It lists the clips of the run's stages, of its start models, and of its teachers.
     """
     if run.trained_on.exists():
         return
@@ -159,7 +154,7 @@ def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
 def read_trained_clips(folder: Path) -> list[TrainedClip]:
     """Read the clips that a model was trained on.
 
-    The model is a run or an export; NOT_KNOWN is among them if not all are known.
+    NOT_KNOWN is among them if not all are known.
     """
     path = folder / TRAINED_ON
     if not path.exists():

@@ -1,4 +1,1 @@
-"""Search page.
-
-The search page: type a query and listen to the clips that a trained model finds.
-"""
+"""The page on which a trained model searches clips."""

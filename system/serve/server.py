@@ -1,4 +1,7 @@
-"""Search page: its HTML, searches as JSON or CSV, and the audio of the clips, for one user on this machine."""
+"""The search page, for one user on this machine.
+
+It serves HTML, searches as JSON or CSV, and the audio of the clips.
+"""
 
 import asyncio
 import logging
@@ -32,25 +35,36 @@ log = logging.getLogger(__name__)
 
 
 class Search:
-    """Searches a pool of clips; for one thread at a time."""
+    """Searches a pool of clips, one thread at a time."""
 
     def __init__(self, retriever: Retriever, pool: Pool, audio: Path, split: str | None = None) -> None:
-        """Keep the pool; `audio` and `split` are what it was listed from, to find added files."""
+        """Keep the pool.
+
+        Args:
+            audio: What the pool was listed from, to find added files.
+            split: Of a manifest.
+        """
         self.retriever, self.pool = retriever, pool
         self._audio, self._split, self._files = audio, split, _files_in(audio)
 
     def refresh(self) -> None:
-        """Open the pool again if files were added, changed or removed; keep it if no clip is left."""
+        """Open the pool again if files have changed.
+
+        It is kept if no clip is left.
+        """
         files = _files_in(self._audio)
         if files != self._files:
             self._files, self.pool = files, self.retriever.open(*list_clips(self._audio, self._split))
 
     def find(self, text: str, count: int, offset: int = 0) -> list[Hit]:
-        """Return the best clips of a text, after the first `offset`."""
+        """Return the best clips of a text after `offset`."""
         return self.retriever.search(text, self.pool, count, offset)[0]
 
     def like(self, clip: str, count: int, offset: int = 0) -> list[Hit]:
-        """Return the clips whose embeddings have the highest cosine with that of a clip, which is the first."""
+        """Return the clips that are most similar to a clip.
+
+        The similarity is the cosine of embeddings. The clip itself is the first.
+        """
         rows = {one.id: row for row, one in enumerate(self.pool.clips)}
         if clip not in rows:
             raise KitError(f"no clip {clip[:80]}; search again")
@@ -60,7 +74,7 @@ class Search:
         return [Hit(row, self.pool.clips[row].path, float(scores[row])) for row in best]
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts about the model and the clips that the page shows.
+        """Return the facts that the page shows.
 
         The checkpoint is named without its validation score, which was measured on other clips.
         """
@@ -77,7 +91,11 @@ class Search:
         }
 
     def results(self, asked: Mapping[str, str]) -> dict[str, Any]:
-        """Search for a `query`, or for clips like `like`: `count` of them after the first `offset`."""
+        """Answer a search.
+
+        Args:
+            asked: Either `query`, or `like`, a clip; `count` of clips after the first `offset`.
+        """
         count, offset = max(1, int(asked.get("count", "10"))), abs(int(asked.get("offset", "0")))
         text, like = asked.get("query", "").strip(), asked.get("like")
         if not text and not like:
@@ -103,7 +121,7 @@ class Search:
 
 
 def _files_in(audio: Path) -> set[tuple[str, int, int]]:
-    """Return the paths, sizes and times of the files in a folder, or of a manifest."""
+    """Return paths, sizes and times of a folder's files."""
     paths = audio.rglob("*") if audio.is_dir() else [audio]
     return {(str(path), (status := path.lstat()).st_size, status.st_mtime_ns) for path in paths}
 
@@ -118,7 +136,10 @@ def search_app(search: Search) -> web.Application:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse other host names: a website could point its name here (DNS rebinding) and read the clips."""
+        """Refuse other host names; answer errors as JSON.
+
+        A website could point its name here (DNS rebinding) and read the clips.
+        """
         if not OWN_HOST.fullmatch(request.host):
             raise web.HTTPForbidden(text="open http://localhost")
         try:
@@ -158,7 +179,11 @@ def search_app(search: Search) -> web.Application:
 
 
 def bind(port: int) -> socket.socket:
-    """Return a socket of this machine alone; 0 chooses a free port."""
+    """Return a socket of this machine alone.
+
+    Args:
+        port: 0 chooses a free port.
+    """
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:

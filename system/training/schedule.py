@@ -32,10 +32,10 @@ def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> list[dict
 def set_training_mode(
     model: RetrievalModel, settings: schema.AdamW, step: int, trained: Iterable[nn.Parameter]
 ) -> None:
-    """Put a model in training mode, but for frozen parts.
+    """Put a model in training mode, except for frozen parts.
 
-    Frozen are those that `frozen_start` still freezes. A frozen part has no gradient, no update and no weight decay; it
-    computes in evaluation mode, without dropout, and the statistics of its batch norms stay.
+    A part that `frozen_start` still freezes has no gradient, no update and no weight decay; it computes in evaluation
+    mode, without dropout, and the statistics of its batch norms stay.
 
     Args:
         trained: Parameters of the whole model that the stage trains.
@@ -52,11 +52,12 @@ def set_training_mode(
 def learning_rate(stage: schema.Stage, base: float, step: int, steps_per_epoch: int, history: History) -> float:
     """Return the learning rate of a step (from 0).
 
-    base: The rate that the recipe gives to the group of parameters.
-
     constant, cosine: base * (step + 1) / warmup_steps in the first warmup_steps steps; then base, or half a cosine
     from base to 0. epochs: from start_lr to base, then to floor_lr until until_epoch. step: base * factor ^
     (finished epochs // every_epochs). plateau: base * factor ^ (plateaus of the metric), at least min_lr / lr of it.
+
+    Args:
+        base: The rate that the recipe gives to the group of parameters.
     """
     schedule, epoch = stage.schedule, step / steps_per_epoch
     if isinstance(schedule, schema.EpochSchedule):
@@ -82,7 +83,7 @@ def _half_cosine(share: float) -> float:
 def _plateaus(schedule: schema.Plateau, history: History) -> int:
     """Count a metric's plateaus.
 
-    It had no better value for more than `patience` epochs (torch's ReduceLROnPlateau, abs).
+    A plateau is more than `patience` epochs without a better value (torch's ReduceLROnPlateau, abs).
     """
     plateaus = bad = 0
     best = math.inf

@@ -57,10 +57,7 @@ def add_gradients(
 
 
 def read_numbers(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Read tensors with one element each from the GPU.
-
-    All are read with a single wait.
-    """
+    """Read numbers from the GPU with a single wait."""
     stacked = torch.stack([value.float() for value in values.values()])
     return dict(zip(values, stacked.tolist(), strict=True))
 
@@ -115,10 +112,9 @@ def _has_hinges(term: Ranking | WeightedTriplet) -> bool:
 def _add_gradients_by_chunks(
     model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, torch.Tensor]:
-    """Add the same gradients, with a divided batch.
+    """Add the same gradients, from the parts of a batch.
 
-    It is divided into chunks (gradient caching), or among processes.
-
+    The batch is divided into chunks (gradient caching), or among processes.
     With `grad_cache_chunk`, chunks are embedded without a graph and, once the gradients of embeddings are known, again,
     with the same random draws: one more forward pass in the memory of one chunk. Without it, a process embeds its chunk
     of clips and its chunk of captions once, and keeps the graph.
@@ -162,17 +158,15 @@ def _in_order(parts: list[Embedded], chunks: list[Chunk]) -> Embedded:
 
 
 def begin_chunk(seed: int, number: int) -> None:
-    """Set torch's random state for a chunk of a step.
-
-    It depends on nothing else.
-    """
+    """Set torch's random state for a chunk of a step."""
     seed_generators(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
 def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
     """Divide a batch's clips into chunks of similar length.
 
-    A chunk has `size` clips; None means one chunk per process.
+    Args:
+        size: Clips of a chunk; None: one chunk per process.
     """
     lengths = next(iter(batch.audio.values())).lengths
     chunks = batch.chunks or divide_into_chunks(lengths.tolist(), size, 1)
@@ -190,9 +184,10 @@ def audio_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[
 
 
 def caption_chunks(model: RetrievalModel, batch: Batch, size: int | None) -> list[Chunk]:
-    """Divide a batch's captions into chunks.
+    """Divide a batch's captions into chunks of similar length.
 
-    A chunk has those of `size` items, of similar lengths; None means one chunk per process.
+    Args:
+        size: Items whose captions make a chunk; None: one chunk per process.
     """
     lengths = [0] * len(batch.captions)
     if size is not None:

@@ -1,6 +1,6 @@
 """Teachers' embeddings of a stage's clips and captions.
 
-Computed once before training.
+They are computed once, before the training.
 
 Source: SALSA (2024). Deviations: float32 instead of 16 bits; a long clip is embedded as a whole, instead of a random
 part of it.

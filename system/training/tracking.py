@@ -1,6 +1,6 @@
-"""TensorBoard or Weights & Biases.
+"""Send a run's metrics to TensorBoard or Weights & Biases.
 
-They get the lines of metrics.jsonl, which is complete in any case.
+metrics.jsonl is complete without them.
 """
 
 import hashlib
@@ -33,10 +33,9 @@ def require_tracker(name: str | None) -> None:
 class Tracking:
     """Sends the numbers of a run, each step once.
 
-    A tracker that fails is left with a warning.
-
-    A resumed run goes on where it was: TensorBoard's files are written anew, from the lines of metrics.jsonl; W&B finds
-    the run by its id. W&B's own settings count, such as WANDB_MODE=offline and a stored login.
+    A tracker that fails is left with a warning. A resumed run goes on where it was: TensorBoard's files are written
+    anew, from the lines of metrics.jsonl; W&B finds the run by its id. W&B's own settings count, such as
+    WANDB_MODE=offline and a stored login.
     """
 
     def __init__(self, name: Tracker | None, run: Run, profile_steps: int = 0) -> None:
@@ -72,9 +71,10 @@ class Tracking:
 
     @contextmanager
     def profiled(self, folder: Path) -> Iterator[Callable[[], object]]:
-        """Yield a function to call after each step.
+        """Write torch's trace of some steps to trace.json.
 
-        torch's trace of some steps is written to trace.json in a folder.
+        Yields:
+            A function to call after each step.
         """
         if not self._profile_steps:
             yield lambda: None
@@ -118,9 +118,7 @@ def _wandb(run: Run) -> tuple[int, Send]:
 def metrics_by_step(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield (step, metrics) of every line.
 
-    Steps are counted over all stages.
-
-    Names are such as `finetune/loss` and `finetune/validation/mAP@10`.
+    Steps are counted over all stages. Metrics have names such as `finetune/loss` and `finetune/validation/mAP@10`.
     """
     before = done = 0
     stage = None

@@ -97,7 +97,8 @@ def train_stage(
 ) -> None:
     """Train one stage from its last state.
 
-    earlier: Lines of metrics.jsonl of the stages before it.
+    Args:
+        earlier: Lines of metrics.jsonl of the stages before it.
     """
     stage, number, device = recipe.stages[name], list(recipe.stages).index(name), model.device
     folder = run.folder / name
@@ -223,10 +224,7 @@ def _finish_epoch(name: str, progress: Progress, steps: int, rate: float, valida
 def _resume(
     folder: Path, precision: str, model: RetrievalModel, optimizer: torch.optim.Optimizer, scaler: GradScaler
 ) -> Progress:
-    """Restore the last state of a stage.
-
-    Raises KitError if it was computed in another precision.
-    """
+    """Restore the last state of a stage, if any."""
     state = checkpoints.load_state(folder)
     if state is None:
         return Progress()
@@ -240,10 +238,7 @@ def _resume(
 
 
 def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalModel) -> None:
-    """Load the start weights that a stage names.
-
-    They are those of another stage or model.
-    """
+    """Load the weights that a stage starts from."""
     start = recipe.stages[name].start_from
     if isinstance(start, schema.FromStage):
         taken = checkpoints.load_checkpoint(model, run.folder / start.stage, start.checkpoint)
@@ -255,11 +250,10 @@ def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalMode
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM wait until the step is done.
+    """Let Ctrl-C or SIGTERM wait until a step is done.
 
-    A second one ends the process at once. In a thread of a program, signals are the program's.
-
-    Several processes ask each other at every step, so that all end at the same one.
+    A second signal ends the process at once. In a thread of a program, signals are the program's. Several processes ask
+    each other at every step, so that all end at the same one.
     """
     signals: list[int] = []
 

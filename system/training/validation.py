@@ -39,22 +39,20 @@ OF_ALL = {"mAP@10", "mAP@16", "recall_sum"}  # metrics over all captions and cli
 
 
 class Watched:
-    """Embeds what is watched, and returns the monitored metrics.
-
-    A subclass computes them.
-    """
+    """Validates a model by the metrics of a subclass."""
 
     def __init__(self, stage: schema.Stage, features: Features, precision: str) -> None:
-        """Keep the settings. precision: Precision of embeddings; scores are in float32."""
+        """Keep the settings.
+
+        Args:
+            precision: Of embeddings; scores are in float32.
+        """
         self.stage, self.features, self.precision = stage, features, precision
         self.clips: list[Clip] = []
         self.texts: list[str] = []
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """Validate a model.
-
-        Returns the monitored metrics, and how much the embeddings differ.
-        """
+        """Return the monitored metrics, and the embeddings' spreads."""
         with in_precision(model.device, self.precision):
             clips = embed_clips(model, self.clips, self.features).float()
             captions = embed_texts(model, self.texts).float()
@@ -70,12 +68,11 @@ class Watched:
 class Validation(Watched):
     """Validation by loss, m1, m2, mAP and recalls.
 
-    m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
-    Loss, m1 and m2 are means over batches. The batches have the size of training batches. They are the same in every
-    epoch, and so are random negatives. The order of the clips is random, but fixed. A smaller last batch is left out,
-    unless it is the only batch, since m1 and m2 depend on the number of items. If a training item is a clip, a batch
-    has the first `captions_per_clip` captions of each clip.
-    mAP and recalls are computed over all captions and clips.
+    mAP and recalls are computed over all captions and clips. Loss, m1 and m2 (see `accuracies`) are means over batches
+    of the size of training batches. The batches are the same in every epoch, and so are random negatives. The order of
+    the clips is random, but fixed. A smaller last batch is left out, unless it is the only batch, since m1 and m2
+    depend on the number of items. If a training item is a clip, a batch has the first `captions_per_clip` captions of
+    each clip.
     """
 
     def __init__(
@@ -123,9 +120,9 @@ class Validation(Watched):
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:
-    """Return the shares of clips and captions that match.
+    """Return m1 and m2 of a batch.
 
-    m1, of clips, and m2, of captions, whose match has the highest score of the batch.
+    m1 is the share of clips, and m2 the share of captions, whose own pair has the highest score in the batch.
 
     Source: "Take it easy" (2022), section 4. Deviation: a tie counts as a miss; the paper's s_ii = max_j s_ij counts
     it as a hit, so that a model with equal scores would have the accuracy 1.
@@ -135,13 +132,11 @@ def accuracies(batch: BatchScores) -> tuple[float, float]:
 
 
 class MomentValidation(Watched):
-    """Validation by the loss and the latest edition's metrics.
+    """Validation by loss, R1@0.5, R1@0.7 and mAP.
 
-    R1@0.5, R1@0.7 and mAP.
-
-    The loss is the mean over batches, weighted by their number of items. Batches have the size of training batches,
-    except for a smaller last batch. Their items are in the order of the moments file. Windows are found by the method
-    in the stage's setting `monitor`.
+    The metrics are those of the latest edition. The loss is the mean over batches, weighted by their number of items.
+    Batches have the size of training batches, except for a smaller last batch. Their items are in the order of the
+    moments file. Windows are found by the method in the stage's setting `monitor`.
     """
 
     def __init__(
@@ -151,7 +146,11 @@ class MomentValidation(Watched):
         features: Features,
         precision: str = "float32",
     ) -> None:
-        """Collect the moments to validate on. watched: Dict from data source to (clips, moments)."""
+        """Collect the moments to validate on.
+
+        Args:
+            watched: Clips and moments by data source.
+        """
         super().__init__(stage, features, precision)
         self.items = [item for clips, moments in watched.values() for item in make_moment_items(clips, moments)]
         if not self.items:
@@ -197,9 +196,7 @@ def require_windows(recipe: schema.Recipe, data: Data) -> None:
 
 
 def direction_spread(embedded: Embeddings) -> float:
-    """Return how much embeddings' directions differ.
-
-    1 - mean cosine of all pairs.
+    """Return 1 - mean cosine of all pairs of embeddings.
 
     The result is 0 if all vectors are equal, and about 1 if their directions are random. A vector and itself count as a
     pair. A series is replaced by the mean of its frames, without padding. Vectors of zeros count as equal.
