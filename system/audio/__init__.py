@@ -1,4 +1,4 @@
-"""The audio networks and other sources of frames, one file each.
+"""Audio networks and other sources of frames, one file each.
 
 To add one, write its file and add a line to KINDS. A file is imported when a recipe names its kind.
 """

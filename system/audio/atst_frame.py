@@ -1,8 +1,9 @@
-"""ATST-Frame (base): a transformer over slices of 40 ms of a log-mel.
+"""ATST-Frame (base): a transformer over slices of a log-mel.
 
-Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks" (2023),
-as in github.com/OptimusPrimus/salsa. Frames equal the original's by a relative 2e-5 (tests/golden). Deviation: in
-evaluation, the floor of the log-mel is 80 dB below the largest value of the segment, not of the batch.
+A slice lasts 40 ms. Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and
+Frame-Level Tasks" (2023), as in github.com/OptimusPrimus/salsa. Frames equal the original's by a relative 2e-5
+(tests/golden). Deviation: in evaluation, the floor of the log-mel is 80 dB below the largest value of the segment, not
+of the batch.
 """
 
 from typing import ClassVar, Literal
@@ -19,7 +20,10 @@ LAST = "norm_frame.weight"
 
 
 class AtstFrame(AudioNetwork):
-    """Frames (L, 768), 25 per second. The vector of a segment is their mean."""
+    """Frames (L, 768), 25 per second.
+
+    The vector of a segment is their mean.
+    """
 
     kind: Literal["atst_frame"]
     floor: Literal["segment", "batch"] = "segment"  # largest value in training, under which 80 dB remain
@@ -56,14 +60,18 @@ class AtstFrameLayers(Layers):
         self.norm_frame = nn.LayerNorm(768, 1e-6)
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take the tensors of the teacher, if the file has a teacher and a student."""
+        """Take the tensors; a teacher's, if there is a student."""
         found = sorted(key for key in tensors if key.endswith(LAST))
         prefix = next((key for key in found if "teacher" in key), (found or [LAST])[0])[: -len(LAST)]
         super().load({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
 
     @torch.no_grad()
     def log_mel(self, waves: Tensor) -> Tensor:
-        """Compute the input, (S, N) -> (S, 64, T), about -1 to 1."""
+        """Compute the input of the transformer.
+
+        Returns:
+            (S, 64, T), about -1 to 1.
+        """
         with torch.autocast(waves.device.type, enabled=False):
             spectrum = torch.stft(resample(waves, 32_000, 16_000), 1024, 160, 1024, self.window, return_complex=True)
             decibels = 10 * (self.basis @ power(spectrum)).clamp_min(1e-10).log10()

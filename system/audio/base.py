@@ -1,4 +1,7 @@
-"""The interface of an expert: settings and facts of a source of frames, and a function from waves to frames."""
+"""The interface of an expert, a source of frames.
+
+An expert has settings, facts, and a function from waves to frames.
+"""
 
 import functools
 import hashlib
@@ -30,7 +33,7 @@ Device = torch.device
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file, or of the files in a folder.
+    """Return the sha256 of a file or a folder's files.
 
     It is cached while size and time of a file are unchanged.
     """
@@ -47,7 +50,7 @@ def _cached_sha256(path: Path, size: int, changed: int) -> str:
 
 
 class Need(NamedTuple):
-    """A published file, or a model of the Hugging Face hub, that settings name."""
+    """A published file or a hub model that settings name."""
 
     setting: str  # key of its path or name
     name: str  # path of the file; name or folder of the model
@@ -67,7 +70,7 @@ class Need(NamedTuple):
         return None
 
     def problem(self) -> tuple[str, str] | None:
-        """Return what is missing or damaged on this machine, and the cure; None if nothing is."""
+        """Return what is missing or damaged, and the cure."""
         if not self.model:
             cure = cure_of(self.path, self.cure or f"published at {self.address}")
             return (self.name, cure) if cure else None
@@ -80,7 +83,10 @@ class Need(NamedTuple):
         return f"{self.model} {self.name}", cure
 
     def require(self) -> None:
-        """Raise KitError if it is missing or damaged; a model is fetched if the machine is online."""
+        """Raise KitError if it is missing or damaged.
+
+        A model is fetched if the machine is online.
+        """
         if self.model:
             fetch(self.name, self.model)
         if problem := self.problem():
@@ -135,12 +141,12 @@ class ExpertSettings(Needing):
 
     @property
     def first_centre(self) -> float:
-        """Seconds from the beginning of a clip to the centre of its first frame."""
+        """Centre of a clip's first frame, in seconds."""
         return 0.5 / self.frames_per_second
 
     @property
     def frame_description(self) -> str:
-        """Text for `check`: the size of a frame, and the number of frames per second."""
+        """Size and rate of the frames, for `check`."""
         return f"{self.dim}-d, {self.frames_per_second:.2f} frames/s at {self.rate} Hz"
 
     def count_parameters(self) -> int:
@@ -149,7 +155,7 @@ class ExpertSettings(Needing):
 
     @property
     def pretrained(self) -> str | None:
-        """Name of the model whose frames are read from files; None if frames are computed."""
+        """Name of the model that computed stored frames, if any."""
         return None
 
     def file_fault(self, clip: Clip) -> str | None:
@@ -157,34 +163,55 @@ class ExpertSettings(Needing):
         return None
 
     def read(self, path: str) -> np.ndarray:
-        """Read the wave (N,) float32 mono of a clip's audio file. Raises AudioError."""
+        """Read the wave of a clip's audio file.
+
+        Returns:
+            (N,) float32, mono.
+
+        Raises:
+            AudioError: The file cannot be read.
+        """
         return read_audio(path, self.rate, self.resampling)
 
     @abstractmethod
     def load(self, device: Device) -> Frames:
-        """Return a function that computes the frames of waves on a device."""
+        """Return the function from waves to frames."""
 
     def checksums(self) -> dict[str, str]:
-        """Return the sha256 of each weight file by its setting. Raises KitError if a file is missing."""
+        """Return the sha256 of each weight file by setting.
+
+        Raises:
+            KitError: A file is missing.
+        """
         self.require_files()
         return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def identity(self) -> dict[str, Any]:
-        """Return what determines the frames: settings, version, checksums of the weights; paths are left out."""
+        """Return what determines the frames: settings, version, checksums of weights.
+
+        Paths of weights are left out.
+        """
         settings = self.model_dump(exclude=set(self.weight_files()))
         return settings | {"version": self.version, "sha256": self.checksums()}
 
     def bank_name(self) -> str:
-        """Name the folder of stored frames by all that determines them."""
+        """Name the folder of stored frames.
+
+        The name depends on all that determines the frames.
+        """
         text = json.dumps(self.identity(), sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def length_fault(clip: Clip, seconds: float, hop: float, spare: float = 0.0) -> str | None:
-    """Return why frames of `seconds` do not fit a clip, so that times of moments would be wrong.
+    """Return why frames do not fit a clip's length.
+
+    Such frames give wrong times of moments.
 
     Args:
-        spare: Share of the clip by which they may differ.
+        seconds: Length of the frames.
+        hop: Seconds from one frame to the next.
+        spare: Share of the clip by which both lengths may differ.
     """
     if not clip.seconds or abs(seconds - clip.seconds) <= max(LENGTH_TOLERANCE + hop, spare * clip.seconds):
         return None
@@ -193,7 +220,10 @@ def length_fault(clip: Clip, seconds: float, hop: float, spare: float = 0.0) -> 
 
 
 def common_fault(expert: ExpertSettings, clips: Sequence[Clip]) -> str | None:
-    """Return a fault of the settings: no file of some clips fits them, or an embedding is missing."""
+    """Return a fault that the settings cause, not a clip.
+
+    Some clips are checked. It is the settings' fault if no file fits them, or if an embedding is missing.
+    """
     some = clips[:: math.ceil(len(clips) / READ_FILES) or 1]
     checked = [expert.file_fault(clip) for clip in some if Path(clip.path).exists() or not expert.reads_clips]
     faults = [fault for fault in checked if fault]

@@ -1,4 +1,6 @@
-"""BEATs: a transformer over 16 x 16 patches of a Kaldi log-mel, whose attention knows distances.
+"""BEATs: a transformer whose attention knows distances between patches.
+
+A patch has 16 columns and 16 bands of a Kaldi log-mel.
 
 Source: Chen et al., "BEATs: Audio Pre-Training with Acoustic Tokenizers" (2023); github.com/microsoft/unilm, `beats/`
 at 768a3c8. Tokens equal the original's by a relative 1e-4 (tests/golden). Deviations: no dropout, no layer drop and no
@@ -26,7 +28,10 @@ COPIES = "https://huggingface.co/lpepino/beats_ckpts/resolve/main"
 
 
 class Beats(AudioNetwork):
-    """Frames (L, 768) of 160 ms, each the mean of 8 patches. Patches of padding are masked everywhere."""
+    """Frames (L, 768) of 160 ms.
+
+    A frame is the mean of 8 patches. Patches of padding are masked everywhere.
+    """
 
     kind: Literal["beats"]
 
@@ -57,7 +62,10 @@ class BeatsLayers(Layers):
         self.encoder = Encoder()
 
     def load(self, tensors: dict[str, Any]) -> None:
-        """Take the tensors; the table of distances is listed in every layer of the file."""
+        """Take the tensors and the distance table of any layer.
+
+        Every layer of the file lists the same table.
+        """
         table = {f"encoder.{TABLE.split('.', 1)[1]}": value for key, value in tensors.items() if key.endswith(TABLE)}
         super().load(tensors | table)
 
@@ -93,7 +101,10 @@ class Encoder(nn.Module):
 
 
 def distance_buckets(offsets: Tensor) -> Tensor:
-    """Return the bucket of each distance of a key from its query: one per distance below 80, then logarithmic."""
+    """Return the bucket of each distance between key and query.
+
+    Each distance below 80 has a bucket of its own; those of greater distances widen logarithmically.
+    """
     half, exact = BUCKETS // 2, BUCKETS // 4
     far = (offsets.abs().clamp(min=1).float() / exact).log() / math.log(FARTHEST / exact) * (half - exact)
     far = (exact + far.long()).clamp(max=half - 1)
@@ -101,7 +112,10 @@ def distance_buckets(offsets: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Self-attention with a bias by distance, which a gate of each query scales."""
+    """Self-attention with a bias by distance.
+
+    A gate of each query scales the bias.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +135,10 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to its scaled input, then a layer norm (DeepNorm)."""
+    """Attention and feed-forward, each followed by a norm (DeepNorm).
+
+    Each is added to its scaled input.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Blocks of a vision transformer, with timm's names of weights: PaSST, EAT, M2D and ATST-Frame."""
+"""Transformer blocks with timm's names of weights.
+
+PaSST, EAT, M2D-CLAP and ATST-Frame use them.
+"""
 
 from collections import OrderedDict
 
@@ -7,7 +10,10 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """Self-attention over all tokens, or those where a mask, (S, L), is true."""
+    """Self-attention over all tokens, or those in a mask.
+
+    A mask, (S, L) bool, is true for tokens that count.
+    """
 
     def __init__(self, dim: int, heads: int, qkv_bias: bool) -> None:
         super().__init__()
@@ -21,7 +27,10 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to its input; a layer norm before each, or after each sum (`post`)."""
+    """Attention and feed-forward, each added to its input.
+
+    A layer norm comes before each of the two, or after each sum (`post`).
+    """
 
     def __init__(
         self,

@@ -59,7 +59,10 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 def _numpy_names() -> list[Any]:
-    """Return what the unpickler may use: arrays, with the names of their module in numpy 1 and 2, and arguments."""
+    """Return what the unpickler may use besides tensors.
+
+    These are arrays, with the names of their module in numpy 1 and 2, and parsed arguments.
+    """
     makers = [
         (getattr(multiarray, name), f"numpy.{core}.multiarray.{name}")
         for name in ("_reconstruct", "scalar")
@@ -70,7 +73,10 @@ def _numpy_names() -> list[Any]:
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """Return one sha256 of the names, types, shapes and values of all weights of a module."""
+    """Return one sha256 of all weights of a module.
+
+    It covers their names, types, shapes and values.
+    """
     weights = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())

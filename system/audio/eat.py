@@ -1,4 +1,6 @@
-"""EAT: a post-norm transformer over 16 x 16 patches of a Kaldi log-mel of 10 s.
+"""EAT: a post-norm transformer over patches of a log-mel.
+
+A patch has 16 columns and 16 bands of a Kaldi log-mel of 10 s.
 
 Source: Chen et al., "EAT: Self-Supervised Pre-Training with Efficient Audio Transformer" (2024);
 github.com/cwx-worst-one/EAT at 06c1c34. Results equal the original's by a relative 1e-4 (tests/golden). Deviations: no
@@ -21,7 +23,10 @@ DIM = 768
 
 
 class Eat(AudioNetwork):
-    """Frames (L, 768) of 160 ms: means over 8 bands. The vector of a segment is its class token."""
+    """Frames (L, 768) of 160 ms, means over 8 bands.
+
+    The vector of a segment is its class token.
+    """
 
     kind: Literal["eat"]
 
@@ -58,14 +63,18 @@ class EatLayers(Layers):
         super().load({key.removeprefix("model."): value for key, value in tensors.items()})
 
     def log_mel(self, waves: Tensor, lengths: Tensor) -> Tensor:
-        """Compute the input, (S, N) -> (S, 1024, 128)."""
+        """Compute the input of the transformer, (S, 1024, 128)."""
         columns = kaldi_log_mel(waves, 1.0)
         counts = (lengths - 400).clamp(min=0) // 160 + 1
         columns = columns * (torch.arange(columns.shape[1], device=waves.device) < counts[:, None])[..., None]
         return (F.pad(columns, (0, 0, 0, COLUMNS - columns.shape[1])) + 4.268) / (2 * 4.569)
 
     def tokens(self, waves: Tensor, lengths: Tensor) -> Tensor:
-        """Compute the tokens, (S, 1 + 512, 768): the class token, then patches in order of time."""
+        """Compute the class token, then patches in order of time.
+
+        Returns:
+            (S, 1 + 512, 768).
+        """
         x = self.local_encoder["proj"](self.log_mel(waves, lengths)[:, None]).flatten(2).transpose(1, 2)
         x = x + self.positions[: x.shape[1]]
         x = self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1))
@@ -82,7 +91,10 @@ class EatLayers(Layers):
 
 
 def position_table(dim: int) -> Tensor:
-    """Return the fixed positions: row 8 t + f has sines and cosines of band f, then of time t."""
+    """Return the fixed positions of patches.
+
+    Row 8 t + f has sines and cosines of band f, then of time t.
+    """
     rates = 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
     time, band = torch.meshgrid(torch.arange(COLUMNS // PATCH), torch.arange(BANDS), indexing="ij")
     angles = [one.flatten()[:, None] * rates for one in (band, time)]

@@ -1,7 +1,8 @@
-"""EfficientAT: a MobileNetV3 on log-mels, small and fast (mn40: SALSA, 2024).
+"""EfficientAT: a MobileNetV3 on log-mels, small and fast.
 
 Source: Schmid et al., "Efficient Large-Scale Audio Tagging via Transformer-to-CNN Knowledge Distillation" (2023);
-github.com/fschmid56/EfficientAT. Results equal the original's by a relative 1e-4 (tests/golden).
+github.com/fschmid56/EfficientAT. Results equal the original's by a relative 1e-4 (tests/golden). SALSA (2024) uses
+mn40.
 """
 
 from functools import partial
@@ -28,7 +29,10 @@ _RELEASES = "https://github.com/fschmid56/EfficientAT/releases/download/v0.0.1"
 
 
 class EfficientAT(AudioNetwork):
-    """Frames: the last map, averaged over frequency, 3.1 per second. The vector of a segment is their mean."""
+    """Frames, 3.1 per second: the last map's means over frequency.
+
+    The vector of a segment is their mean.
+    """
 
     kind: Literal["efficientat"]
     network: Literal["mn04", "mn10", "mn20", "mn40"]  # published network, named by ten times its width

@@ -1,7 +1,8 @@
-"""Audio models of the Hugging Face hub, by transformers: AST, CLAP, and Perception Encoder (PE-AV, PE-A-Frame).
+"""Audio models of the Hugging Face hub, by transformers.
 
-The model's own feature extractor gets a clip's samples without padding, and computes on the CPU. No code of the hub is
-run. Deviations: CLAP models that combine crops of longer clips (`enable_fusion`) do not; clips are cut into segments.
+They are AST, CLAP, and Perception Encoder (PE-AV, PE-A-Frame). The model's own feature extractor gets a clip's samples
+without padding, and computes on the CPU. No code of the hub is run. Deviations: CLAP models that combine crops of
+longer clips (`enable_fusion`) do not; clips are cut into segments.
 """
 
 import contextlib
@@ -29,7 +30,10 @@ WHAT = "audio model"
 
 
 class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
-    """The audio encoder of PeAudioModel (vectors) and PeAudioFrameLevelModel (frames), without their text encoder."""
+    """The audio side of a Perception Encoder.
+
+    It has the vectors of PeAudioModel and the frames of PeAudioFrameLevelModel, without the text side of both.
+    """
 
     config: transformers.PeAudioConfig
     base_model_prefix = "audio_model"
@@ -49,11 +53,13 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
 
 
 class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
-    """Tokens of texts -> embeddings (N, D) in the same space as sounds; and the scale and bias for logits.
+    """The text side of a Perception Encoder.
 
-    The embedding is computed from the tensor at token 0 that enters the final norm of the text model, as in the
-    original code and in transformers 5.0. It is read by a hook, since the `hidden_states` of transformers 5.1 to 5.24
-    only have the tensor after this norm.
+    Its embeddings (N, D) are in one space with those of sounds; it also has the scale and the bias for logits. The
+    embedding is computed from the tensor at token 0 that enters the final norm of the text model, as in the original
+    code and in transformers 5.0. A hook reads it, since the `hidden_states` of transformers 5.1 to 5.24 only have the
+    tensor after this norm.
+
     Source: facebookresearch/perception_models, core/audio_visual_encoder.
     """
 
@@ -81,7 +87,10 @@ class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
 
 
 class HubNetwork(AudioNetwork):
-    """Settings of a hub model. A subclass names its classes in transformers."""
+    """Settings of a hub model.
+
+    A subclass names its classes in transformers.
+    """
 
     weights: str  # hub name or folder of the model
 
@@ -92,7 +101,7 @@ class HubNetwork(AudioNetwork):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The content of the model's config.json; empty if it is not on this machine."""
+        """Content of the model's config.json; empty without one."""
         return config_of(self.weights, WHAT) or {}
 
     def needs(self) -> list[Need]:
@@ -123,11 +132,18 @@ class HubNetwork(AudioNetwork):
 
     @abstractmethod
     def series(self, states: Tensor, layers: "HubLayers") -> tuple[Tensor, int]:
-        """Return the frames (S, L, D) in a model's last states, and the samples that they cover."""
+        """Return the frames in a model's last states.
+
+        Returns:
+            The frames (S, L, D), and the samples that they cover.
+        """
 
 
 class Ast(HubNetwork):
-    """AST: the pooled output of a segment; frames are means over frequency."""
+    """AST: the pooled output of a segment, or its frames.
+
+    Frames are means over frequency.
+    """
 
     kind: Literal["ast"]
 
@@ -150,7 +166,10 @@ class Ast(HubNetwork):
 
 
 class ClapAudio(HubNetwork):
-    """CLAP: the projection of a segment; frames are means over frequency before it."""
+    """CLAP: the projection of a segment, or its frames.
+
+    Frames are means over frequency before the projection.
+    """
 
     kind: Literal["clap"]
 
@@ -174,7 +193,10 @@ class ClapAudio(HubNetwork):
 
 
 class PeAudio(HubNetwork):
-    """Perception Encoder: embeddings of segments (PE-AV) or of frames of 0.04 s (PE-A-Frame), beside those of texts."""
+    """Perception Encoder: embeddings of segments (PE-AV) or frames (PE-A-Frame).
+
+    A frame lasts 0.04 s. The embeddings are in one space with those of texts.
+    """
 
     kind: Literal["pe_audio"]
 
@@ -215,7 +237,7 @@ class HubLayers(Layers):
             raise KitError(f"{WHAT} {folder}: its feature extractor has another sample rate; download it again")
 
     def save_assets(self, folder: Path) -> None:
-        """Save the settings of model and feature extractor, to build the model again from them."""
+        """Save the settings that build the model again."""
         self.config.save_pretrained(folder / "audio")
         self.extractor.save_pretrained(folder / "audio")
 
@@ -238,7 +260,11 @@ class HubLayers(Layers):
 
 
 def require_type(name: str, types: tuple[str, ...], what: str) -> Path:
-    """Return the folder of a model. Raises KitError for a model of another type."""
+    """Return the folder of a model of the given types.
+
+    Raises:
+        KitError: The model is of another type.
+    """
     folder = fetch(name, what)
     if (found := (config_of(name, what) or {}).get("model_type")) not in types:
         raise KitError(f"{what} {name}: its model_type is {found}, not {' or '.join(types)}; change kind")
@@ -247,7 +273,7 @@ def require_type(name: str, types: tuple[str, ...], what: str) -> Path:
 
 @contextlib.contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Read files of a model: a damaged one raises KitError, and transformers reports nothing."""
+    """Turn a damaged model into KitError, and silence transformers."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
@@ -257,7 +283,11 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def load_model(model: Any, folder: Path, **settings: Any) -> Any:
-    """Load a model of transformers, in float32 on the CPU. Raises KitError if weights are missing or damaged."""
+    """Load a model of transformers in float32 on the CPU.
+
+    Raises:
+        KitError: Weights are missing or damaged.
+    """
     settings |= {"dtype": torch.float32, "output_loading_info": True}
     with reading(folder):
         found, said = model.from_pretrained(folder, trust_remote_code=False, **settings)
@@ -267,9 +297,9 @@ def load_model(model: Any, folder: Path, **settings: Any) -> Any:
 
 
 def read_pe_config(folder: Path) -> transformers.PeAudioConfig:
-    """Read the configuration of a PE model's audio and text encoders.
+    """Read the configuration of a PE model's two encoders.
 
-    Deviation: PeAudioModel.from_pretrained ignores the text settings of a checkpoint of type pe_audio_video.
+    PeAudioModel.from_pretrained would ignore the text settings of a checkpoint of type pe_audio_video.
     """
     kind = read_json(folder / "config.json").get("model_type")
     whole = transformers.PeAudioVideoConfig if kind == "pe_audio_video" else transformers.PeAudioConfig

@@ -1,4 +1,7 @@
-"""Log-mel frames, which need no weights: the kit's own, and those of the DCASE 2022 baseline."""
+"""Log-mel frames, which need no weights.
+
+They are the kit's own, and those of the DCASE 2022 baseline.
+"""
 
 from abc import abstractmethod
 from typing import ClassVar, Literal, Self
@@ -16,7 +19,10 @@ SILENCE = float(np.log(FLOOR))  # -36.04
 
 
 class _LogMel(ExpertSettings):
-    """Centred columns of a periodic Hann window, with an FFT of the next power of two."""
+    """Settings of log-mel frames.
+
+    A column is centred under a periodic Hann window, with an FFT of the next power of two.
+    """
 
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
     bands: int = Field(ge=8, le=256)  # number of mel bands
@@ -48,10 +54,10 @@ class _LogMel(ExpertSettings):
 
 
 class LogMel(_LogMel):
-    """Frames of `stack` neighbouring columns: (ln(power + 1e-5) + 6) / 4, HTK's mel scale without area norm.
+    """The kit's own log-mel: frames of `stack` neighbouring columns.
 
-    The scaling maps everyday sounds to about [-1.4, 2]. The index of the band changes fastest; the last column is
-    repeated to fill the last frame.
+    A value is (ln(power + 1e-5) + 6) / 4 on HTK's mel scale without area norm; everyday sounds have about -1.4 to 2.
+    The index of the band changes fastest; the last column is repeated to fill the last frame.
     """
 
     kind: Literal["logmel"]
@@ -79,7 +85,9 @@ class LogMel(_LogMel):
 
 
 class LogMelSlaney(_LogMel):
-    """Frames (T, bands), T = 1 + N // hop: ln(power + 2.2e-16), Slaney's mel scale and area norm.
+    """The log-mel of the DCASE 2022 baseline.
+
+    Frames (T, bands), T = 1 + N // hop, are ln(power + 2.2e-16) on Slaney's mel scale with area norm.
 
     Source: librosa 0.8.1's melspectrogram as github.com/xieh97/dcase2022-audio-retrieval calls it; equal by 5e-7.
     librosa 0.9.0 and later pad with silence, which changes the first and the last frame by up to 1.5.

@@ -1,4 +1,6 @@
-"""M2D-CLAP 2025: a transformer over chunks of a log-mel, and one block that makes an audio-text embedding.
+"""M2D-CLAP 2025: a transformer over chunks of a log-mel.
+
+One more block makes an embedding in one space with texts.
 
 Source: Niizumi et al., "M2D-CLAP" (2025); github.com/nttcslab/m2d at f0c4128. Results equal the original's by a
 relative 2e-5 (tests/golden). Its text encoder is BERT, in the same file. Licence: NTT's, for evaluation only.
@@ -21,7 +23,10 @@ FILE = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
 
 
 class M2dClap(AudioNetwork):
-    """Frames (L, 768) of 160 ms: means over 5 bands. The vector of a segment is its embedding beside texts."""
+    """Frames (L, 768) of 160 ms, means over 5 bands.
+
+    The vector of a segment is its embedding in one space with texts.
+    """
 
     kind: Literal["m2d_clap"]
 
@@ -41,13 +46,17 @@ class M2dClap(AudioNetwork):
 
 
 def count_steps(lengths: Tensor) -> Tensor:
-    """Return the number of patches in time of waves of `lengths` samples."""
+    """Return the number of patches in time of waves.
+
+    Args:
+        lengths: Of the waves, in samples.
+    """
     columns = lengths // 160 + 1
     return columns // CHUNK * STEPS + ((columns % CHUNK + PATCH - 1) // PATCH).clamp(max=STEPS)
 
 
 def mirrored(waves: Tensor, lengths: Tensor, size: int) -> Tensor:
-    """Reflect each wave at its own end, (S, N) -> (S, N + size)."""
+    """Reflect each wave at its own end, by `size` samples."""
     at, last = torch.arange(waves.shape[1] + size, device=waves.device), lengths[:, None] - 1
     return F.pad(waves, (0, size)).gather(1, torch.where(at <= last, at, 2 * last - at).clamp(min=0))
 
@@ -70,7 +79,11 @@ class M2dClapLayers(Layers):
         super().load({key.removeprefix(PREFIX).removeprefix("backbone."): value for key, value in tensors.items()})
 
     def tokens(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute tokens, (S, 5, L, 768), and the steps within each clip, (S,). Padding is masked."""
+        """Compute the tokens, with padding masked.
+
+        Returns:
+            Tokens (S, 5, L, 768), and the steps within each clip, (S,).
+        """
         mean, deviation = self.norm_stats
         power = self.mel(mirrored(waves, lengths, 200))[:, : 1 + waves.shape[1] // 160]
         columns = (((power + 2**-23).log().float() - mean) / deviation).transpose(1, 2)
@@ -82,7 +95,11 @@ class M2dClapLayers(Layers):
         return torch.cat([self.encode(part, counts - STEPS * n) for n, part in enumerate(chunks)], 2), counts
 
     def encode(self, columns: Tensor, steps: Tensor) -> Tensor:
-        """Compute the tokens of one chunk, (S, 5, L, 768), of which `steps` (S,) belong to the clip."""
+        """Compute the tokens of one chunk, (S, 5, L, 768).
+
+        Args:
+            steps: (S,) of the chunk's steps, how many belong to the clip.
+        """
         patches = self.patch_embed["proj"](columns[:, None]).permute(0, 2, 3, 1)
         size = patches.shape[2]
         table = self.pos_embed[:, 1:].unflatten(1, (BANDS, STEPS))[:, :, :size]
@@ -104,7 +121,10 @@ class M2dClapLayers(Layers):
 
 
 class Semantic(nn.Module):
-    """One block with a single head, whose additional token is the embedding."""
+    """One block with a single head and an additional token.
+
+    The output of this token is the embedding.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,10 @@ def power(spectrum: Tensor) -> Tensor:
 
 
 class MelSpectrogram(nn.Module):
-    """Waves (S, N) -> mel power (S, T, bands) float64, T = 1 + N // hop: centred columns, ends reflected."""
+    """Mel power of waves, in centred columns with reflected ends.
+
+    Waves (S, N) give (S, T, bands) float64, T = 1 + N // hop.
+    """
 
     window: Tensor
     basis: Tensor
@@ -61,9 +64,10 @@ class MelSpectrogram(nn.Module):
 
 
 class PublishedDft(nn.Module):
-    """Columns (..., size) -> power spectra (..., K) by DFT kernels in float32, as published checkpoints have them.
+    """Power spectra by DFT kernels, as published checkpoints have them.
 
-    An FFT in float64, and the rounding errors of the kernels, which dominate in the empty bands of a recording.
+    Columns (..., size) give (..., K). They are an FFT in float64, and the rounding errors of the kernels in float32,
+    which dominate in the empty bands of a recording.
     """
 
     window: Tensor
@@ -87,14 +91,19 @@ class PublishedDft(nn.Module):
 
 @functools.cache
 def _filters(device: torch.device, bands: int, lowest: float, highest: float) -> Tensor:
-    """Return filters for an FFT of 512 samples at 16 kHz, (257, bands) float64."""
+    """Return filters for an FFT of 512 samples.
+
+    Returns:
+        (257, bands) float64, at 16 kHz.
+    """
     return on_device(kaldi_filters(bands, 512, 16_000, lowest, highest).double(), device)
 
 
 def audioset_log_mel(waves: Tensor, offset: float) -> Tensor:
-    """Compute the input of VGGish and YAMNet, ln(mel magnitude + offset).
+    """Compute the input of VGGish and YAMNet.
 
-    A column is 400 samples under a periodic Hann window. The first begins with the wave; an incomplete one is dropped.
+    It is ln(mel magnitude + offset). A column is 400 samples under a periodic Hann window. The first begins with the
+    wave; an incomplete one is dropped.
 
     Returns:
         (S, T, 64), T = 1 + (N - 400) // 160.
@@ -105,12 +114,12 @@ def audioset_log_mel(waves: Tensor, offset: float) -> Tensor:
 
 @torch.no_grad()
 def kaldi_log_mel(waves: Tensor, exponent: float) -> Tensor:
-    """Compute Kaldi's filter bank at 16 kHz, as BEATs and EAT call it.
+    """Compute Kaldi's filter bank as BEATs and EAT do.
 
     Source: torchaudio's `compliance.kaldi.fbank`. Deviation: float64; the original differs by 3e-4 in quiet bands.
 
     Args:
-        waves: (S, N), N >= 400.
+        waves: (S, N) at 16 kHz, N >= 400.
         exponent: Of the symmetric Hann window.
 
     Returns:
@@ -138,7 +147,11 @@ class Stripes(Strict):
     band_width: Positive  # their largest width plus 1
 
     def mask(self, columns: Tensor, value: float) -> Tensor:
-        """Set random stripes of each log-mel, (S, 1, bands, T), to a value."""
+        """Set random stripes of each log-mel to a value.
+
+        Args:
+            columns: (S, 1, bands, T).
+        """
         for axis, count, width in ((3, self.time, self.time_width), (2, self.bands, self.band_width)):
             for _ in range(count):
                 columns = mask_along_axis_iid(columns, width, value, axis)
@@ -146,10 +159,12 @@ class Stripes(Strict):
 
 
 class KaldiLogMel(nn.Module):
-    """The input of PaSST and EfficientAT: waves (S, N) at 32 kHz -> (S, 1, 128, T), T = 1 + (N - 1) // 320.
+    """The input of PaSST and EfficientAT.
 
-    Source: passt_hear21's `AugmentMelSTFT`. With `jitter`, the edges in training are 0 to 9 and 14,001 to 16,000 Hz.
-    Deviation: never in 16 bits.
+    Waves (S, N) at 32 kHz give (S, 1, 128, T), T = 1 + (N - 1) // 320. With `jitter`, the edges in training are 0 to 9
+    and 14,001 to 16,000 Hz.
+
+    Source: passt_hear21's `AugmentMelSTFT`. Deviation: never in 16 bits.
     """
 
     window: Tensor

@@ -1,4 +1,4 @@
-"""An audio network: its settings in a recipe, its layers, and its frozen use.
+"""An audio network: its settings, layers, and frozen use.
 
 Each network is a file in this folder. It is used frozen, where `extractor` computes the frames of whole clips for the
 banks, or in every step by the encoder `segments` (models/audio/segments.py), trained or frozen.
@@ -31,7 +31,7 @@ SECONDS_AT_ONCE = {"cpu": 40, "cuda": 640}  # of segments without gradients
 
 
 class Layers(nn.Module, ABC):
-    """The layers of an audio network, named as in its published file."""
+    """The layers of a network, named as in its file."""
 
     pads_by_itself: ClassVar[bool] = False  # to the longest segment of a call, which changes others in evaluation
     convolutional: ClassVar[bool] = False  # whether `maps` has all convolutions, and is rearranged by `fast`
@@ -53,14 +53,17 @@ class Layers(nn.Module, ABC):
         raise NotImplementedError
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
-        """Compute one vector per segment, (S, D): the mean of its frames."""
+        """Compute the mean frame of each segment, (S, D)."""
         return pooled_over_time(*self.frames(waves, lengths), "mean")
 
     def save_assets(self, folder: Path) -> None:
-        """Write what another machine needs to build the layers, besides the weights."""
+        """Write what another machine needs besides the weights."""
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take the published tensors. Those of other parts, such as classifiers, are ignored."""
+        """Take the published tensors.
+
+        Those of other parts, such as classifiers, are ignored.
+        """
         try:
             missing, _ = self.load_state_dict(tensors, strict=False)
         except RuntimeError as error:
@@ -70,7 +73,10 @@ class Layers(nn.Module, ABC):
 
 
 class AudioNetwork(ExpertSettings):
-    """Settings of an audio network, as in a recipe. A subclass adds its `kind`, facts and `layers`."""
+    """Settings of an audio network.
+
+    A subclass adds its `kind`, facts and `layers`.
+    """
 
     weights: str | None  # path of the published file; null: random weights, to be trained
     segment_seconds: float | None = Field(None, gt=0.02)  # length of a segment, with silence at the end; null: none
@@ -99,7 +105,7 @@ class AudioNetwork(ExpertSettings):
 
     @property
     def mixes_batch(self) -> bool:
-        """Whether a segment changes others in training, such as by batch norms."""
+        """Whether a segment changes others in training, by batch norms."""
         return False
 
     @abstractmethod
@@ -149,7 +155,7 @@ def exact_arithmetic() -> Iterator[None]:
 
 
 def extractor(network: AudioNetwork, device: torch.device) -> Frames:
-    """Return a function from waves, (N,) each, to their frames, (L, D) each, by the frozen network."""
+    """Return a frozen network's function from waves to frames."""
     layers = network.layers().eval()
     network.load_into(layers)
     layers = layers.requires_grad_(False).to(device)
@@ -170,12 +176,16 @@ def extractor(network: AudioNetwork, device: torch.device) -> Frames:
 def outputs_of(
     layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], size: int, least: int, together: bool = False
 ) -> list[list[Tensor]]:
-    """Compute the outputs of waves, (N,) each: for each of its segments, a vector (1, D) or its frames (L, D).
+    """Compute the outputs of the segments of waves.
 
     Args:
+        waves: (N,) each.
         size: Samples of a segment; the last one of a wave may be shorter.
         least: Samples to which shorter segments are padded with silence.
         together: All segments at once, as in training; else those of equal length.
+
+    Returns:
+        For each wave, and each of its segments, a vector (1, D) or frames (L, D).
     """
     cut = [wave.split(size) for wave in waves]
     segments = [segment for parts in cut for segment in parts]
@@ -196,7 +206,10 @@ def outputs_of(
 
 
 def fast(layers: Layers) -> None:
-    """Fold batch norms into convolutions, and use the fastest layout: 1.3 to 1.6 times as fast, for evaluation."""
+    """Make layers for evaluation 1.3 to 1.6 times as fast.
+
+    Batch norms are folded into convolutions, and channels come last in memory.
+    """
     for module in list(layers.modules()):
         for (name, first), (norm, second) in itertools.pairwise(list(module.named_children())):
             if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
@@ -206,7 +219,11 @@ def fast(layers: Layers) -> None:
 
 
 def groups_of_equal_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield groups of indexes of equal `lengths`, together at most `most` long, or one alone."""
+    """Yield groups of indexes of equal lengths.
+
+    Args:
+        most: Largest sum of a group's lengths; an index alone may have more.
+    """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for length, same in itertools.groupby(order, key=lengths.__getitem__):
         while group := list(itertools.islice(same, max(1, most // length))):
@@ -214,12 +231,17 @@ def groups_of_equal_length(lengths: Sequence[int], most: int) -> Iterator[list[i
 
 
 def pooled_over_time(values: Tensor, lengths: Tensor, how: Literal["mean", "max", "max_mean"]) -> Tensor:
-    """Pool padded series (S, L, D) over time: by the mean, the maximum, or the sum of both, (S, D) float32.
+    """Pool padded series over time.
 
     Padding, even NaN, is ignored.
 
     Args:
+        values: (S, L, D).
         lengths: (S,) without padding, at least 1.
+        how: By the mean, the maximum, or the sum of both.
+
+    Returns:
+        (S, D) float32.
     """
     values, padding = values.float(), ~length_mask(lengths, values.shape[1])[..., None]
     mean = values.masked_fill(padding, 0.0).sum(1) / lengths[:, None]
@@ -228,5 +250,14 @@ def pooled_over_time(values: Tensor, lengths: Tensor, how: Literal["mean", "max"
 
 
 def frames_within(lengths: Tensor, size: int, frames: int) -> Tensor:
-    """Return how many frames of a segment of `size` samples begin before the end of the clip, at least 1."""
+    """Count a segment's frames that begin within the clip.
+
+    Args:
+        lengths: (S,) samples of the clip in each segment.
+        size: Samples of a segment.
+        frames: Frames of a segment.
+
+    Returns:
+        (S,), at least 1.
+    """
     return ((lengths * frames + size - 1) // size).clamp(1, frames)

@@ -1,4 +1,6 @@
-"""OpenL3 (environmental sounds, 256 mel bands, 512 values): a frame of one second every half second.
+"""OpenL3: a frame of one second every half second.
+
+This is its network for environmental sounds with 256 mel bands and 512 values.
 
 Source: torchopenl3 1.0.1, `PytorchOpenl3('env', 'mel256', 512)` with hop 0.5 s and `center`. Frames equal the
 original's by a relative 5e-5 (tests/golden). The mel filters are those of the checkpoint, since libraries differ.
@@ -22,9 +24,10 @@ FRAMES_AT_ONCE = 8
 
 
 class OpenL3(AudioNetwork):
-    """Frames (L, 512). Frame t is centred at t / 2 s; silence fills the first and the last one.
+    """Frames (L, 512), centred at t / 2 s.
 
-    Each frame's spectrogram is scaled by its own maximum, so that loudness is lost.
+    Silence fills the first and the last one. Each frame's spectrogram is scaled by its own maximum, so that loudness is
+    lost.
     """
 
     kind: Literal["openl3"]
@@ -60,7 +63,14 @@ class OpenL3Layers(Layers):
         self.audio_embedding_layer = nn.Conv2d(inputs, 512, 3, padding=1)
 
     def log_mel(self, windows: Tensor) -> Tensor:
-        """Compute 10 log10 of the mel amplitude of seconds of sound, (P, 48000) -> (P, 256, 199), maximum 0."""
+        """Compute the mel level of seconds of sound.
+
+        Args:
+            windows: (P, 48000).
+
+        Returns:
+            (P, 256, 199): 10 log10 of the amplitude, of which the maximum is 0.
+        """
         power = self.dft(F.pad(windows, (PAD, PAD)).unfold(1, 2048, 242))
         basis: Tensor = self.speclayer.mel_basis  # type: ignore[assignment]
         level = 10 * (power @ basis.double().T).sqrt().clamp_min(1e-10).log10()

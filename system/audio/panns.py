@@ -22,7 +22,10 @@ COLUMNS_AT_ONCE = 1000  # of each wave, in float64
 
 
 class Panns(AudioNetwork):
-    """Frames (L, 2048): the last convolutional map, pooled over frequency. The vector of a segment pools them."""
+    """Frames (L, 2048): the last map, pooled over frequency.
+
+    The vector of a segment pools them over time.
+    """
 
     kind: Literal["panns"]
     network: Literal["cnn14_16k", "cnn14", "resnet38"]  # published network
@@ -57,7 +60,10 @@ def conv(inputs: int, outputs: int, size: int = 3) -> tuple[nn.Conv2d, nn.BatchN
 
 
 class ConvBlock(nn.Module):
-    """Two convolutions with batch norm and ReLU; then pooling by 2 if `halves`."""
+    """Two convolutions with batch norm and ReLU.
+
+    Pooling by 2 follows if `halves`.
+    """
 
     def __init__(self, inputs: int, outputs: int, halves: bool = True) -> None:
         super().__init__()
@@ -71,7 +77,10 @@ class ConvBlock(nn.Module):
 
 
 class ResidualBlock(ConvBlock):
-    """Two convolutions beside a shortcut, both after pooling by 2 if `halves`. A new block passes its input through."""
+    """Two convolutions beside a shortcut.
+
+    Both follow pooling by 2 if `halves`. A new block passes its input through.
+    """
 
     def __init__(self, inputs: int, outputs: int, halves: bool, dropout: nn.Module) -> None:
         super().__init__(inputs, outputs, halves)
@@ -85,7 +94,7 @@ class ResidualBlock(ConvBlock):
 
 
 class _Panns(Layers):
-    """The log-mel in front of both networks, and the pooling behind them."""
+    """What both networks share: the log-mel and the pooling."""
 
     convolutional = True
 
@@ -102,7 +111,11 @@ class _Panns(Layers):
 
     @torch.no_grad()
     def log_mel(self, waves: Tensor) -> Tensor:
-        """Compute the input, (S, N) -> (S, 64, T) dB, T = 1 + N // hop."""
+        """Compute the input of the network.
+
+        Returns:
+            (S, 64, T) dB, T = 1 + N // hop.
+        """
         size = len(self.dft.window)
         columns = F.pad(waves, (size // 2, size // 2), mode="reflect").unfold(1, size, self.hop)
         power = torch.cat([self.dft(part) @ self.basis for part in columns.split(COLUMNS_AT_ONCE, 1)], 1)
@@ -121,7 +134,10 @@ class _Panns(Layers):
 
 
 class Cnn14(_Panns):
-    """Log-mel (S, 1, T, 64) -> maps (S, 2048, T // 32, 2), as ResNet38."""
+    """Six blocks of convolutions.
+
+    A log-mel (S, 1, T, 64) gives maps (S, 2048, T // 32, 2), as in ResNet38.
+    """
 
     def __init__(self, settings: Panns) -> None:
         super().__init__(settings)

@@ -1,4 +1,4 @@
-"""PaSST: a vision transformer on log-mels of 10 s that leaves out patches in training.
+"""PaSST: a vision transformer that leaves out patches in training.
 
 Source: Koutini et al., "Efficient Training of Audio Transformers with Patchout" (2022); github.com/kkoutini/PaSST.
 Results equal the original's by a relative 2e-5 (tests/golden). Systems of 2023 to 2025 train it: s16 with patchout 15
@@ -21,10 +21,10 @@ PATCH = 16  # columns and bands of a patch
 
 
 class Variant(NamedTuple):
-    """A published checkpoint: columns and bands from patch to patch, positions in time, blocks, file."""
+    """A published checkpoint."""
 
-    stride: int
-    positions: int
+    stride: int  # columns, and bands, from patch to patch
+    positions: int  # in time
     blocks: int
     file: str
 
@@ -41,7 +41,10 @@ VARIANTS = {
 
 
 class Passt(AudioNetwork):
-    """Vector of a segment: the mean of the class and distillation tokens. Frames: means of the patches of one time."""
+    """Vectors: means of the class and distillation tokens.
+
+    Frames are means of the patches of one time.
+    """
 
     kind: Literal["passt"]
     network: Literal["s16", "s16_swa", "s10", "s10_swa", "l10", "20s", "30s"]  # published network
@@ -100,7 +103,11 @@ class PasstLayers(Layers):
         self.norm = nn.LayerNorm(768, 1e-6)
 
     def tokens(self, waves: Tensor) -> Tensor:
-        """Compute the tokens: class, distillation, then the remaining patches band after band, (S, 2 + L, 768)."""
+        """Compute the tokens of segments.
+
+        Returns:
+            (S, 2 + L, 768): class, distillation, then the remaining patches band after band.
+        """
         x = self.patch_embed["proj"](self.mel(waves))
         x = x + self.time_new_pos_embed[..., : x.shape[3]] + self.freq_new_pos_embed
         for axis, left_out in ((3, self.settings.patchout_time), (2, self.settings.patchout_bands)):

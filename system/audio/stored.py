@@ -1,4 +1,7 @@
-"""Sources of frames without a network: waveforms, and frames and embeddings of other programs."""
+"""Sources of frames without a network.
+
+They are waveforms, and frames and embeddings that other programs computed.
+"""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -16,7 +19,14 @@ FULL_SCALE = 32_768  # stored value of a sample of 1.0
 
 
 def to_int16(wave: np.ndarray) -> np.ndarray:
-    """Convert a wave (N,) float32 in [-1, 1] to 16-bit integers (N, 1); louder samples are clipped."""
+    """Convert a wave to 16-bit integers.
+
+    Args:
+        wave: (N,) float32 in [-1, 1]; louder samples are clipped.
+
+    Returns:
+        (N, 1).
+    """
     scaled = wave * FULL_SCALE
     return scaled.round(out=scaled).clip(-FULL_SCALE, FULL_SCALE - 1, out=scaled).astype(np.int16)[:, None]
 
@@ -43,7 +53,7 @@ class Waveform(ExpertSettings):
 
 
 class _Stored(ExpertSettings):
-    """What a package declares about the model that computed the values."""
+    """The model that computed the values, for a package."""
 
     model: Text  # that computed them, as declared in a package
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
@@ -59,10 +69,11 @@ class _Stored(ExpertSettings):
 
 
 class FeatureFiles(_Stored):
-    """Frames (T, values) from .npz or .npy files, which the manifest names instead of audio files.
+    """Frames (T, values) from .npz or .npy files.
 
-    Example: the MS-CLAP frames that the 2026 edition publishes instead of its blind recordings. The bank stores them
-    unchanged in float16; the organisers' baseline divides every frame by its L2 norm + 1e-5.
+    The manifest names these files instead of audio files. An example are the MS-CLAP frames that the 2026 edition
+    publishes instead of its blind recordings. The bank stores them unchanged in float16; the organisers' baseline
+    divides every frame by its L2 norm + 1e-5.
     """
 
     kind: Literal["feature_files"]
@@ -81,7 +92,14 @@ class FeatureFiles(_Stored):
         return 1 / self.hop_seconds
 
     def read(self, path: str) -> np.ndarray:
-        """Read the frames (T, D) float32 of a file. Raises AudioError if it has no such frames."""
+        """Read the frames of a file.
+
+        Returns:
+            (T, D) float32.
+
+        Raises:
+            AudioError: The file has no such frames.
+        """
         frames = read_frames(path, self.array)
         if frames.shape[1] != self.values:
             raise AudioError(f"{path}: its frames have {frames.shape[1]} values, not {self.values}; correct `values`")
@@ -98,7 +116,10 @@ class FeatureFiles(_Stored):
 
 
 class EmbeddingFile(_Stored):
-    """Embeddings of clips, read instead of audio. An embedding is found by its clip's id, or file name."""
+    """Embeddings of clips, read instead of audio.
+
+    An embedding is found by its clip's id, or else by the clip's file name.
+    """
 
     kind: Literal["embedding_file"]
     files: Annotated[list[str], Field(exclude=True)]  # .npz; their checksums identify them
@@ -128,7 +149,11 @@ class EmbeddingFile(_Stored):
             return str(error)
 
     def read_embeddings(self) -> Vectors:
-        """Read the embeddings. Raises KitError for unreadable files, and for embeddings of the wrong size."""
+        """Read the embeddings.
+
+        Raises:
+            KitError: A file is unreadable, or embeddings have another size.
+        """
         return read_vectors(self.files, "clip").require_dim(self.values, self.files)
 
     def missing_embedding(self, clip: Clip) -> str:

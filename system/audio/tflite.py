@@ -1,4 +1,7 @@
-"""Read the layers of the public yamnet.tflite, for the weight file of the network `yamnet`."""
+"""Read the layers of the public yamnet.tflite.
+
+`lbar convert` makes the weight file of the network `yamnet` of them.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +16,14 @@ PUBLIC_SHA256 = "469be6a3421cbc52cf97e9f2f966cba984198e8e7af9854d68b3e3ebb1e0419
 
 
 def read_layers(path: Path) -> dict[str, np.ndarray]:
-    """Read the 31 layers of yamnet.tflite; return a dict with weights `NN_w` and biases `NN_b` of each layer NN.
+    """Read the 31 layers of yamnet.tflite.
 
-    The arrays are float32, in the order of the graph. 8-bit weights are dequantised, (q - zero point) x scale. Arrays
-    have TensorFlow Lite's layout: (out, height, width, in) for convolutions, (1, height, width, channels) for depthwise
-    convolutions, and (out, in) for dense layers. The first two layers (the DFT of the front-end) have no bias.
+    8-bit weights are dequantised, (q - zero point) x scale. Arrays have TensorFlow Lite's layout: (out, height, width,
+    in) for convolutions, (1, height, width, channels) for depthwise convolutions, and (out, in) for dense layers. The
+    first two layers (the DFT of the front-end) have no bias.
+
+    Returns:
+        Weights `NN_w` and biases `NN_b` of each layer NN in float32, in the order of the graph.
 
     Raises:
         KitError: The file is not the public one, or the package `tflite` is not installed.
@@ -34,7 +40,10 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
 
 
 def _weights_and_biases(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name and the values of every weight and bias, in the order of the graph."""
+    """Yield the name and values of every weight and bias.
+
+    They come in the order of the graph.
+    """
     from tflite import BuiltinOperator as Kind
 
     operators: dict[Any, list[Any]] = {}
@@ -53,7 +62,10 @@ def _weights_and_biases(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarra
 
 
 def _read_values(model: Any, tensor: Any) -> np.ndarray:
-    """Return the values of a tensor of the file as float32; 8-bit values are dequantised."""
+    """Return the values of a tensor as float32.
+
+    8-bit values are dequantised.
+    """
     from tflite import TensorType
 
     dtype = {TensorType.FLOAT32: np.float32, TensorType.INT8: np.int8}[tensor.Type()]

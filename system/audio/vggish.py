@@ -1,7 +1,7 @@
-"""VGGish: 128 values per 0.96 s, as in "Take it easy" (2022).
+"""VGGish: 128 values per 0.96 s.
 
-Source: github.com/harritaylor/torchvggish (2021). Frames equal the original's by a relative 2e-5 (tests/golden).
-Deviation: files are resampled by soxr HQ unless `resampling` says otherwise.
+Source: github.com/harritaylor/torchvggish (2021), as in "Take it easy" (2022). Frames equal the original's by a
+relative 2e-5 (tests/golden). Deviation: files are resampled by soxr HQ unless `resampling` says otherwise.
 """
 
 import itertools
@@ -23,7 +23,10 @@ SIZES = (12_288, 4096, 4096, 128)
 
 
 class Vggish(AudioNetwork):
-    """Frames (L, 128), one per 0.96 s; a rest of less is dropped, and a shorter clip is padded with silence."""
+    """Frames (L, 128), one per 0.96 s.
+
+    A rest of less is dropped, and a shorter clip is padded with silence.
+    """
 
     kind: Literal["vggish"]
     pca_weights: str | None  # the published PCA, whose result is rounded to 0 to 255 as in AudioSet; null: raw frames

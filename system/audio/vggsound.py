@@ -22,7 +22,10 @@ COLUMNS = 32  # of a frame
 
 
 class TimePooling(Strict):
-    """Averages of `kernel` frames, `stride` frames apart; a clip with fewer frames gives one average of all."""
+    """Averages of `kernel` frames, `stride` frames apart.
+
+    A clip with fewer frames gives one average of all.
+    """
 
     kernel: int = Field(ge=1)  # frames per average
     stride: int = Field(ge=1)  # frames from one average to the next
@@ -64,7 +67,11 @@ class VggSoundLayers(Layers):
 
     @torch.no_grad()
     def spectrogram(self, waves: Tensor) -> Tensor:
-        """Compute standardised log power densities, (S, 257, T), as scipy.signal.spectrogram does."""
+        """Compute standardised log power densities, as scipy.signal.spectrogram does.
+
+        Returns:
+            (S, 257, T).
+        """
         columns = waves.double().clamp(-1, 1).unfold(1, WINDOW, HOP)
         spectrum = torch.fft.rfft((columns - columns.mean(-1, keepdim=True)) * self.window)
         density = power(spectrum) / (16_000 * self.window.square().sum())

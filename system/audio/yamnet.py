@@ -1,7 +1,8 @@
-"""YAMNet: MobileNet v1 trained on AudioSet, 1,024 values every 0.48 s.
+"""YAMNet: 1,024 values every 0.48 s, by MobileNet v1.
 
-Source: Google's public yamnet.tflite. Deviation: the file computes in 8 bits, this network in floating point; for the
-same log-mel, embeddings have a cosine of 0.999. In quiet bands the file's log-mel is wrong by up to 6.
+Source: Google's public yamnet.tflite, trained on AudioSet. Deviation: the file computes in 8 bits, this network in
+floating point; for the same log-mel, embeddings have a cosine of 0.999. In quiet bands the file's log-mel is wrong by
+up to 6.
 """
 
 from itertools import pairwise
@@ -28,7 +29,10 @@ PATCHES_AT_ONCE = 64
 
 
 class Yamnet(AudioNetwork):
-    """Frames (L, 1024), the input of the classifier. Silence fills the last one, as in Google's `pad_waveform`."""
+    """Frames (L, 1024), the input of the classifier.
+
+    Silence fills the last one, as in Google's `pad_waveform`.
+    """
 
     kind: Literal["yamnet"]  # its weights: the file that `lbar convert` makes from the published one
 
@@ -84,7 +88,10 @@ class YamnetLayers(Layers):
 
 
 def pad_as_tensorflow(x: Tensor, size: int, stride: int) -> Tensor:
-    """Pad for ceil(n / stride) outputs; an odd number goes to the end."""
+    """Pad for ceil(n / stride) outputs.
+
+    If the number of zeros is odd, the end gets one more.
+    """
     pads = []
     for n in (x.shape[-1], x.shape[-2]):
         total = max((-(-n // stride) - 1) * stride + size - n, 0)

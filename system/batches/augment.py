@@ -19,8 +19,10 @@ Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 class Captions(Strict):
-    """Replacement of captions by alternatives, such as GPT's variations or back-translations. All alternatives of a
-    caption are equally probable. Relaxed margins use the new captions, teachers the original ones.
+    """Replacement of captions by alternatives.
+
+    They may be GPT's variations or back-translations; all alternatives of a caption are equally probable. Relaxed
+    margins use the new captions, teachers the original ones.
 
     Source: SALSA (2024), with five GPT variations per caption.
     """
@@ -30,10 +32,12 @@ class Captions(Strict):
 
 
 class Mix(Strict):
-    """Mixing of clips: another training clip is added, so that the item's clip has r dB more power; r is uniform
-    between low_db and high_db. The shorter clip starts at a random position in the longer one. A sum beyond full scale
-    is scaled down as a whole. Each caption of the item is joined with one of the other clip. Losses treat a mixture as
-    a third clip, which matches neither of both. Not for stages with teachers, nor for experts.
+    """Mixing of clips: another training clip is added.
+
+    The item's clip has r dB more power; r is uniform between low_db and high_db. The shorter clip starts at a random
+    position in the longer one. A sum beyond full scale is scaled down as a whole. Each caption of the item is joined
+    with one of the other clip. Losses treat a mixture as a third clip, which matches neither of both. Not for stages
+    with teachers, nor for experts.
 
     Source: the captioner of Wu et al. (2023; r from -5 to 5 dB), PairMix and MixGen (joined captions). Deviations: Wu
     et al. always scale the shorter clip, so that half of their mixtures are not at r dB, and compute powers from
@@ -47,8 +51,10 @@ class Mix(Strict):
 
 
 class Augment(Strict):
-    """Random changes of training data, a function of seed, stage and step. Each kind has random numbers of its own, so
-    that one more kind changes neither the other one nor the choice of clips and captions.
+    """Random changes of training data.
+
+    They are a function of seed, stage and step. Each kind has random numbers of its own, so that one more kind changes
+    neither the other one nor the choice of clips and captions.
     """
 
     captions: Captions | None = None  # replace captions by alternatives
@@ -82,7 +88,7 @@ class Augmentation:
         return [*(text for texts in self._alternatives.values() for text in texts), *joined_by]
 
     def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
-        """Change the items of a training step; all draws are a function of the seed."""
+        """Change the items of a training step."""
         draw = np.random.default_rng([*seed, 3])
         partners = [self._draw_partner(item, draw) for item in items]
         draw = np.random.default_rng([*seed, 1])
@@ -97,7 +103,7 @@ class Augmentation:
         return changed
 
     def _draw_partner(self, item: Item, draw: Random) -> tuple[Added, list[int]] | None:
-        """Draw the clip that is mixed into an item, and the numbers of its captions."""
+        """Draw a clip that is mixed in, and its captions."""
         if self.mix is None:
             return None
         chance, which, level, offset = draw.random(4).tolist()
@@ -111,7 +117,7 @@ class Augmentation:
         return Added(other, decibels, offset), numbers
 
     def _draw_captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
-        """Draw a clip's captions with the given numbers, or their alternatives."""
+        """Draw a clip's captions, or their alternatives."""
         captions = [clip.captions[number] for number in numbers]
         for place, number in enumerate(numbers if self.captions else ()):
             chance, which = draw.random(2)
@@ -122,11 +128,16 @@ class Augmentation:
 
 
 def read_alternatives(path: Path, clips: Sequence[Clip]) -> dict[tuple[str, int], list[str]]:
-    """Read a table of alternative captions, by clip id and number of the caption.
+    """Read a table of alternative captions.
+
+    Lines of other clips are skipped.
+
+    Returns:
+        The alternatives by clip id and number of the caption.
 
     Raises:
         DataError: The file is missing, a line has an unknown caption or an ambiguous file name, or no line names a
-            training clip; lines of other clips are skipped.
+            training clip.
     """
     require_file(path, "correct the path, or remove its key from the stage's augment")
     named: dict[str, list[Clip]] = {}
@@ -149,10 +160,11 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> dict[tuple[str, int]
 
 
 def mix_waves(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
-    """Add two waves, the second one scaled to `decibels` below the first; only the result is rounded.
+    """Add two waves; only the result is rounded.
 
     Args:
-        wave, added: (T, 1) and (U, 1) int16; not scaled if one of them is silent.
+        wave: (T, 1) int16.
+        added: (U, 1) int16, scaled unless one of both is silent.
         decibels: How much more power (mean square) the first wave gets.
         offset: Start of the shorter wave, in [0, 1): 0 if both begin together, near 1 if both end together.
 
@@ -174,7 +186,7 @@ def mix_waves(wave: np.ndarray, added: np.ndarray, decibels: float, offset: floa
 
 
 def join_captions(caption: str, other: str, by: str) -> str:
-    """Join two captions; the first one loses the punctuation at its end.
+    """Join two captions, without punctuation between them.
 
     >>> join_captions("A dog barks.", "It rains.", "and")
     'A dog barks and It rains.'

@@ -1,6 +1,7 @@
-"""Clips and captions of every batch, a function of (seed, stage, step).
+"""Clips and captions of every batch.
 
-A run that is resumed at any step has the same batches as an uninterrupted one.
+They are a function of seed, stage and step, so that a run that is resumed at any step has the same batches as an
+uninterrupted one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ BATCHES_AHEAD = 3  # made in threads during a step; a batch of waves is 100 MB o
 
 
 class Added(NamedTuple):
-    """A clip that is mixed into the clip of an item."""
+    """A clip that is mixed into an item's clip."""
 
     clip: Clip
     decibels: float  # how much more power the item's clip has, after scaling
@@ -34,18 +35,24 @@ class Item(NamedTuple):
 
 
 def caption_key(clip: Clip, number: int) -> tuple[str, int, str]:
-    """Return the key of a caption's embedding by a teacher; equal captions of two clips have different keys."""
+    """Return the key of a caption's embedding by a teacher.
+
+    Equal captions of two clips have different keys.
+    """
     return clip.id, number, clip.captions[number]
 
 
 def require_known_windows(moments: Iterable[Moment]) -> None:
-    """Raise KitError if the windows of a moment are not known."""
+    """Raise KitError if a moment has no known windows."""
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"moment {blind} has no windows; train and validate with a source whose moments all have some")
 
 
 def make_moment_items(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
-    """Make one item per moment of the clips, without windows after a clip's end."""
+    """Make one item per moment of the clips.
+
+    Windows after a clip's end are left out.
+    """
     by_id = {clip.id: clip for clip in clips}
     left = inside_recordings((moment for moment in moments if moment.clip in by_id), clips)
     require_known_windows(left)
@@ -53,14 +60,21 @@ def make_moment_items(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[
 
 
 def make_items(clips: Sequence[Clip], unit: str) -> list[Item]:
-    """Make one item per clip with all its captions (unit "clip"), or one per caption ("pair")."""
+    """Make items of clips that have captions.
+
+    Args:
+        unit: "clip": one per clip with all its captions; "pair": one per caption.
+    """
     if unit == "clip":
         return [Item(clip, tuple(clip.captions), tuple(range(len(clip.captions)))) for clip in clips if clip.captions]
     return [Item(clip, (caption,), (i,)) for clip in clips for i, caption in enumerate(clip.captions)]
 
 
 class _Shuffled:
-    """An endless stream of a source's items: each turn has every item once, in random order."""
+    """An endless stream of a source's items.
+
+    Each turn has every item once, in random order.
+    """
 
     def __init__(self, items: list[Item], seed: tuple[int, ...]) -> None:
         self.items, self.seed = items, seed
@@ -122,5 +136,9 @@ class Sampler:
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
 
     def crop_offsets(self, step: int) -> np.ndarray:
-        """Draw where crops begin: (batch_size, 2) in [0, 1), of each item's clip and of the one mixed into it."""
+        """Draw where crops begin.
+
+        Returns:
+            (batch_size, 2) in [0, 1), of each item's clip and of the one mixed into it.
+        """
         return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))

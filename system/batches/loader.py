@@ -28,7 +28,12 @@ class Crops(NamedTuple):
     offsets: np.ndarray  # (B, 2) in [0, 1), of each item's clip and of the one mixed into it: 0 for the first frames
 
     def part_of(self, length: int, item: int, which: int = 0) -> tuple[int, int]:
-        """Return the first frame and the number of frames of an item's clip (0), or the one mixed into it (1)."""
+        """Return the first frame and the number of frames.
+
+        Args:
+            item: Index of the item.
+            which: Its own clip (0), or the one mixed into it (1).
+        """
         spare = max(0, length - self.longest)
         return min(int(self.offsets[item, which] * (spare + 1)), spare), min(length, self.longest)
 
@@ -40,7 +45,7 @@ class Taught(NamedTuple):
     captions: Mapping[Any, np.ndarray]  # by caption_key
 
     def cosines(self, clips: Sequence[str], captions: Sequence[Any]) -> np.ndarray:
-        """Return the cosines (B, N) of clips and captions, given by their keys."""
+        """Return the cosines (B, N) of clips and captions."""
         found: np.ndarray = (
             np.stack([self.clips[key] for key in clips]) @ np.stack([self.captions[key] for key in captions]).T
         )
@@ -59,7 +64,7 @@ def collate(
     chunks: list[list[int]] | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
-    """Make the batch of some items; frames keep their stored dtype.
+    """Make the batch of items; frames keep their stored dtype.
 
     Args:
         items: Clips that all have frames.
@@ -81,7 +86,10 @@ def collate(
 
 
 def frame_counts(items: Sequence[Item], features: Features, expert: str, longest: int = sys.maxsize) -> list[int]:
-    """Count the frames of each item's clip or mixture, at most `longest`."""
+    """Count each item's frames, at most `longest`.
+
+    A mixture has those of its longer clip.
+    """
     bank = features.banks[expert]
     return [min(longest, max(map(bank.rows_of, content_keys(features, item)))) for item in items]
 
@@ -89,7 +97,7 @@ def frame_counts(items: Sequence[Item], features: Features, expert: str, longest
 def make_batch_without_audio(
     items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
 ) -> Batch:
-    """Make a batch of captions, margin factors, teachers' cosines, and labels of frames."""
+    """Make a batch of all but audio."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     factors = None
@@ -103,7 +111,7 @@ def make_batch_without_audio(
 
 
 def _frame_labels(items: Sequence[Item], features: Features) -> Tensor:
-    """Return (B, T) bool: whether a frame is inside an item's windows."""
+    """Return whether frames are in an item's windows, (B, T)."""
     expert = next(iter(features.banks))
     lengths = frame_counts(items, features, expert)
     labels = np.zeros((len(items), max(lengths)), bool)
@@ -113,12 +121,15 @@ def _frame_labels(items: Sequence[Item], features: Features) -> Tensor:
 
 
 def content_keys(features: Features, item: Item) -> list[str]:
-    """Return the key of an item's clip, and that of the clip mixed into it."""
+    """Return the keys of the clips of an item.
+
+    They are its own, and the one that is mixed into it.
+    """
     return [features.keys[clip.id] for clip in (item.clip, *([item.added.clip] if item.added else []))]
 
 
 def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops) -> np.ndarray:
-    """Read the frames (T, D) of an item: of its clip or its mixture, or of random crops of these."""
+    """Read an item's frames (T, D), or a crop."""
     bank, added, parts = features.banks[expert], items[index].added, []
     for which, key in enumerate(content_keys(features, items[index])):
         parts.append(bank.part(key, *crops.part_of(bank.rows_of(key), index, which)))
@@ -128,7 +139,11 @@ def _item_frames(features: Features, expert: str, items: Sequence[Item], index: 
 def _pad_frames(
     features: Features, expert: str, items: Sequence[Item], crops: Crops, rows: Sequence[int], width: int
 ) -> Series:
-    """Return an expert's frames of the items at the indexes `rows`, padded with zeros to at least `width` frames."""
+    """Return padded frames of the items at the indexes `rows`.
+
+    Args:
+        width: Least number of frames with padding.
+    """
     bank = features.banks[expert]
     each_row = bank.threads.map if bank.threads else map
     frames = list(each_row(lambda index: _item_frames(features, expert, items, index, crops), rows))
@@ -140,12 +155,15 @@ def _pad_frames(
 
 
 def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Divide clips or captions into chunks that are embedded together, as lists of indexes.
+    """Divide clips or captions into chunks that are embedded together.
 
     Args:
         lengths: Of clips or captions; those of a chunk are similar if `size` is given.
         size: Of a chunk; None for one chunk per process.
         count: Number of processes.
+
+    Returns:
+        Indexes by chunk.
     """
     if size is not None:
         order = np.argsort(np.asarray(lengths), kind="stable").tolist()
@@ -164,8 +182,10 @@ def read_batches(
     pad_to_batch: bool = False,
     step: int = 0,
 ) -> Generator[Batch, None, None]:
-    """Yield the batches of a stage, on the device; threads make the next ones during a step. A batch depends only on
-    its step. With several processes, each gets the audio of its part of a batch.
+    """Yield the batches of a stage, on the device.
+
+    Threads make the next ones during a step. A batch depends only on its step. With several processes, each gets the
+    audio of its part of a batch.
 
     Args:
         sampler: Draws the items.

@@ -1,4 +1,4 @@
-"""A bank: a folder of stored series of vectors, found by key.
+"""A bank: a folder of series of vectors by key.
 
     <folder>/bank.json        the settings that determine the vectors
              3f9a....frames   series, one after the other: every process writes a file of its own
@@ -27,7 +27,11 @@ class Bank:
     threads = None  # reading takes no computation
 
     def __init__(self, folder: Path, dim: int, dtype: str, identity: dict[str, Any]) -> None:
-        """Open or create a bank. Raises KitError if its vectors were computed in another way."""
+        """Open or create a bank.
+
+        Raises:
+            KitError: Its vectors were computed in another way.
+        """
         self.folder, self.dim, self.dtype = folder, dim, np.dtype(dtype)
         wanted, file = {"dim": dim, "dtype": dtype, "identity": identity}, folder / "bank.json"
         self._again = f"delete {folder} and run the same command again, which computes its series again"
@@ -80,7 +84,11 @@ class Bank:
         return self._places[key][2]
 
     def read(self, key: str) -> np.ndarray:
-        """Return a series, a view of its file. Raises KitError if it does not match its checksum."""
+        """Return a series, a view of its file.
+
+        Raises:
+            KitError: It does not match its checksum.
+        """
         file, first, rows, checksum = self._places[key]
         if len(self._maps.get(file, ())) < first + rows:
             stored = file.stat().st_size // (self.dim * self.dtype.itemsize) if file.exists() else 0
@@ -96,7 +104,7 @@ class Bank:
         return self.read(key)[first : first + count]
 
     def store(self, key: str, values: np.ndarray) -> None:
-        """Store a series (T, D), unless the bank has its key."""
+        """Store a series (T, D), unless its key is known."""
         if key in self:
             return
         rows = np.ascontiguousarray(values, self.dtype)

@@ -1,4 +1,4 @@
-"""Compute the missing frames of clips, and read the waveforms of clips for training.
+"""Compute missing frames of clips, and read their waveforms.
 
 Any number of processes, ranks of a run or commands started by hand, may fill the same banks: each takes groups of clips
 in an order of its own, and skips what others have stored.
@@ -55,7 +55,11 @@ class Features:
         return self.banks[expert].read(self.keys[clip_id])
 
     def leave_out(self, clips: Sequence[Clip], error: AudioError) -> None:
-        """Report clips of the same broken audio. Raises KitError if `strict`."""
+        """Report clips of the same broken audio.
+
+        Raises:
+            KitError: If `strict`.
+        """
         if self.strict:
             raise KitError(str(error)) from error
         for clip in clips:
@@ -67,10 +71,17 @@ class Features:
 
 
 class Waveforms:
-    """Samples (N, 1) int16 by key, decoded from the clips' files whenever they are read; used like a Bank."""
+    """Waveforms by key, decoded from files whenever they are read.
+
+    It is used like a Bank of samples (N, 1) int16.
+    """
 
     def __init__(self, expert: Waveform, threads: ThreadPoolExecutor, damaged: Path) -> None:
-        """Begin without files. damaged: A file with the keys of files that turned out to be damaged."""
+        """Begin without files.
+
+        Args:
+            damaged: File with the keys of files that turned out to be damaged.
+        """
         self.expert, self.threads, self.dim, self.dtype = expert, threads, 1, np.dtype(np.int16)
         self.damaged = damaged
         self.files: dict[str, tuple[str, Sound]] = {}  # path, and its length and rate
@@ -82,7 +93,11 @@ class Waveforms:
         return self.part(key, 0, self.rows_of(key))
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        """Decode `count` samples from sample `first` on. Raises KitError for a damaged file."""
+        """Decode `count` samples from sample `first` on.
+
+        Raises:
+            KitError: The file is damaged.
+        """
         path, sound = self.files[key]
         rate, resampling = self.expert.rate, self.expert.resampling
         try:
@@ -108,7 +123,7 @@ def build_features(
     device: "Device | None" = None,
     whole: Container[str] = (),
 ) -> Features:
-    """Return the frames of clips; missing ones are computed and stored.
+    """Return the frames of clips, and store missing ones.
 
     Args:
         strict: Raise KitError for the first broken file, instead of leaving it out with a warning.
@@ -165,7 +180,7 @@ def _find_embeddings(features: Features, clips: Collection[Clip], expert: Embedd
 def _find_keys(features: Features, clips: Collection[Clip], threads: ThreadPoolExecutor) -> None:
     """Find a checksum of each clip's audio file.
 
-    It is of a file's size and ends; of all bytes if different files have these in common.
+    It covers a file's size and ends, or all bytes if different files have these in common.
     """
     keys = _read_each(features, clips, lambda path: quick_checksum(Path(path)), threads)
     files = Counter(keys.values())
@@ -198,7 +213,13 @@ def _find_sounds(features: Features, clips: Collection[Clip], waveforms: Wavefor
 def _read_each(
     features: Features, clips: Iterable[Clip], read: Callable[[str], Made], threads: ThreadPoolExecutor
 ) -> dict[str, Made]:
-    """Read the file of each clip once; return results by path. Clips of broken files are left out."""
+    """Read the file of each clip once.
+
+    Clips of broken files are left out.
+
+    Returns:
+        What `read` returns, by path.
+    """
     clips_of: dict[str, list[Clip]] = {}
     for clip in clips:
         clips_of.setdefault(clip.path, []).append(clip)
@@ -210,7 +231,11 @@ def _read_each(
 
 
 def _attempt(read: Callable[[str], Made], path: str) -> Made | AudioError:
-    """Return the result of reading a file, or its AudioError. Raises KitError if the disk fails."""
+    """Return the result of reading a file, or its AudioError.
+
+    Raises:
+        KitError: The disk fails.
+    """
     try:
         return read(path)
     except AudioError as error:
@@ -276,7 +301,10 @@ def _store_frames(
 def _decoded(
     bank: Any, expert: ExpertSettings, missing: Mapping[str, list[Clip]], threads: ThreadPoolExecutor
 ) -> Iterator[dict[str, Any]]:
-    """Yield groups of waves of similar lengths by key; the next group is decoded meanwhile."""
+    """Yield groups of waves of similar lengths by key.
+
+    The next group is decoded meanwhile.
+    """
     seconds = {key: _seconds(clips[0]) for key, clips in missing.items()}
     left, groups = sorted(missing, key=seconds.__getitem__), list[list[str]]()
     while left:
@@ -299,7 +327,10 @@ def _decoded(
 
 
 def read_ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int) -> Iterator[Made]:
-    """Yield what `make` makes of each item, in order; threads make the next `count` meanwhile."""
+    """Yield what `make` makes of each item, in order.
+
+    Threads make the next `count` meanwhile.
+    """
     threads, waiting = ThreadPoolExecutor(count, "ahead"), deque[Future[Made]]()
     try:
         for item in items:
@@ -313,14 +344,14 @@ def read_ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int) 
 
 
 def _seconds(clip: Clip) -> float:
-    """Return a clip's length, by its file's size if it is not known."""
+    """Return a clip's length, or a guess by its file."""
     return clip.seconds or Path(clip.path).stat().st_size / BYTES_A_SECOND
 
 
 def leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
-    """Leave out clips whose frames have another length, since the times of moments would be wrong.
+    """Leave out clips whose frames have another length.
 
-    Smaller differences are a warning: the first one is named.
+    Times of moments would be wrong. Smaller differences are a warning, which names the first one.
     """
     bank, hop = features.banks[name], features.grids[name].hop
     slight = []

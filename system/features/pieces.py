@@ -19,7 +19,10 @@ MARK = "@"  # between a recording's id or key and a piece's number
 
 
 class PieceBank:
-    """Pieces of the series of a bank, by key; used like a Bank."""
+    """Pieces of the series of a bank, by key.
+
+    It is used like a Bank.
+    """
 
     def __init__(self, bank: Bank | Waveforms) -> None:
         self._bank, self.dim, self.dtype, self.threads = bank, bank.dim, bank.dtype, bank.threads
@@ -58,11 +61,19 @@ def frame_range(middle: float, seconds: float, grid: Grid, frames: int) -> tuple
 def pieces_of(
     recordings: Sequence[Clip], features: Features, seconds: float, hop: float
 ) -> tuple[list[list[Clip]], Features]:
-    """Cut recordings into overlapping pieces, one every `hop` s; return each recording's pieces, and their frames.
+    """Cut recordings into overlapping pieces, each a clip.
 
-    seconds: Length of a piece. The middle of piece i is at (i + 0.5) x `hop` seconds; pieces at both ends of a
-    recording are shorter. Each piece is a separate clip.
-    Raises: KitError for a recording without a length, and for more pieces than MAX_FRAMES.
+    The middle of piece i is at (i + 0.5) x `hop` seconds; pieces at both ends of a recording are shorter.
+
+    Args:
+        seconds: Length of a piece.
+        hop: Seconds from one piece to the next.
+
+    Returns:
+        Each recording's pieces, and their frames.
+
+    Raises:
+        KitError: A recording has no length, or more pieces than MAX_FRAMES.
     """
     banks = {name: PieceBank(bank) for name, bank in features.banks.items() if isinstance(bank, Bank | Waveforms)}
     if not banks:

@@ -1,4 +1,7 @@
-"""List of loss terms. A new one is a class in terms.py, or a file in this folder and its import here."""
+"""The loss terms.
+
+A new one is a class in terms.py, or a file in this folder and its import here.
+"""
 
 from typing import Annotated, TypeAlias
 

@@ -1,11 +1,11 @@
-"""CIDEr-D between captions, and the factors by which it relaxes the margins of the ranking loss.
+"""CIDEr-D between captions, and margin factors from it.
 
 CIDEr-D clips the count of an n-gram to the smaller count of the two captions. min(a, b) is the number of k with a >= k
 and b >= k, so that with a feature per (n-gram, k) all scores are one sparse product, times a penalty for different
 lengths. The product is a loop that numba compiles (kernel.py).
 
 Sources: Vedantam et al. 2015, "CIDEr", section 4, as pycocoevalcap 1.2 computes it (deviations: none beyond 1e-14);
-"Take it easy" (2022), section 4, for the factors.
+"Take it easy" (2022), section 4, for the factors on the margins of the ranking loss.
 """
 
 import logging
@@ -56,18 +56,21 @@ Tokens = Sequence[str]
 
 
 class PercentileFactor(Strict):
-    """Factor on the margin for pairs of captions whose CIDEr-D is at a percentile of the corpus's scores."""
+    """The factor on the margin at a percentile of CIDEr-D."""
 
     percentile: float = Field(ge=0, le=100)  # of the CIDEr-D scores of all pairs
     factor: float = Field(ge=0, le=1)  # factor on the margin from this percentile on
 
 
 class Cider(Strict):
-    """Settings of the CIDEr-D between captions, and of the margin factors that `relax: cider` computes from it.
+    """Settings of CIDEr-D between captions, and of margin factors.
 
-    Document frequencies and percentiles come from one corpus for all stages. Source: "Take it easy" (2022), section 4.
-    Ours, since the paper does not say: a document is a caption (with clips as documents, c80 of Clotho is 0.0151, not
-    0.0498), and the CIDEr-D of two clips is the mean over all pairs of their captions.
+    Losses with `relax: cider` use the factors. Document frequencies and percentiles come from one corpus for all
+    stages.
+
+    Source: "Take it easy" (2022), section 4. Ours, since the paper does not say: a document is a caption (with clips as
+    documents, c80 of Clotho is 0.0151, not 0.0498), and the CIDEr-D of two clips is the mean over all pairs of their
+    captions.
     """
 
     kind: Literal["cider"]
@@ -77,7 +80,9 @@ class Cider(Strict):
 
 
 def regex_tokens(caption: str) -> list[str]:
-    """Return the lower-case tokens of a caption as PTBTokenizer does, without Java and punctuation.
+    """Return the tokens of a caption as PTBTokenizer does.
+
+    They are in lower case and without punctuation. Java is not needed.
 
     Source: pycocoevalcap's PTBTokenizer (Stanford CoreNLP 3.4.1). Deviations: none on Clotho's 29,645 captions; 20 of
     AudioCaps' 57,188 differ, where PTBTokenizer keeps brackets, symbols, and words around a dot as one token.
@@ -89,7 +94,11 @@ def regex_tokens(caption: str) -> list[str]:
 
 
 def tokenize(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Return the tokens of each caption, by `regex` or by pycocoevalcap's `ptb`, in one Java process."""
+    """Return the tokens of each caption.
+
+    Args:
+        tokenizer: `regex`, or pycocoevalcap's `ptb` in one Java process.
+    """
     if tokenizer == "regex" or not captions:
         return [regex_tokens(caption) for caption in captions]
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
@@ -103,7 +112,7 @@ def tokenize(captions: Sequence[str], tokenizer: str) -> list[list[str]]:
 
 
 class Features(NamedTuple):
-    """The features of captions, as weights of candidates and of references in sparse matrices (N, E)."""
+    """Weights of captions' features, in sparse matrices (N, E)."""
 
     candidate: sparse.csr_array
     reference: sparse.csr_array
@@ -111,9 +120,9 @@ class Features(NamedTuple):
 
 
 class CiderD:
-    """CIDEr-D with the document frequencies of a corpus, a list of documents with captions.
+    """CIDEr-D with the document frequencies of a corpus.
 
-    An n-gram that is in no document counts as if it were in one.
+    A document is a list of captions. An n-gram that is in no document counts as if it were in one.
     """
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
@@ -160,7 +169,10 @@ class CiderD:
 
 
 class CiderAmong:
-    """CIDEr-D between any two of N captions, rows `members` of the features."""
+    """CIDEr-D between any two of N captions.
+
+    The captions are the rows `members` of the features.
+    """
 
     def __init__(self, features: Features, members: np.ndarray, dtype: Any = np.float32) -> None:
         from system.losses import kernel  # imports numba, which takes half a second
@@ -185,14 +197,26 @@ class CiderAmong:
         return len(self._level)
 
     def scores(self, first: int, last: int) -> np.ndarray:
-        """Compute CIDEr-D of candidates `first` to `last` - 1 (rows) with all N captions as references (columns)."""
+        """Compute CIDEr-D of some candidates with all references.
+
+        Args:
+            first: First candidate.
+            last: The candidate behind the last one.
+
+        Returns:
+            (last - first, N).
+        """
         found, rows = np.empty((last - first, len(self)), self._dtype), self._candidates[first:last]
         candidates = rows.indptr, rows.indices, rows.data, self._level[first:last]
         self.kernel.score_captions(candidates, self._references, self._penalty, found)
         return found
 
     def each_thread(self, work: Callable[[Iterator[tuple[int, np.ndarray]]], Any]) -> list[Any]:
-        """Give each thread a share of the scores, in blocks: the first candidate, and its row and later ones."""
+        """Give each thread a share of the scores, in blocks.
+
+        Args:
+            work: Gets the first candidate of each block, and the scores of it and the next ones.
+        """
         rows, count = max(1, min(_ROWS, _BLOCK // max(1, len(self)))), os.cpu_count() or 1
 
         def blocks(thread: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -203,7 +227,7 @@ class CiderAmong:
             return list(threads.map(lambda thread: work(blocks(thread)), range(count)))
 
     def of_items(self, item: np.ndarray) -> np.ndarray:
-        """Average the scores of the captions of two items, (B, B).
+        """Average the scores of two items' captions, (B, B).
 
         Args:
             item: (N,) item of each caption, in rising order.
@@ -221,9 +245,10 @@ class CiderAmong:
 
 
 def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
-    """Return percentiles of the CIDEr-D of all ordered pairs, also of a caption with itself.
+    """Return percentiles of the CIDEr-D of all ordered pairs.
 
-    They are too low by up to a relative 1.2e-4: scores are counted by the upper bits of float32.
+    A caption is also paired with itself. Percentiles are too low by up to a relative 1.2e-4, since scores are counted
+    by the upper bits of float32.
     """
     among = CiderAmong(features, np.argsort(features.lengths, kind="stable"))  # neighbours share a row of the penalty
 
@@ -240,13 +265,19 @@ def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
 
 
 def margin_factor(scores: np.ndarray, thresholds: Sequence[float], factors: Sequence[float]) -> np.ndarray:
-    """Interpolate the factor on the margin; where thresholds are equal, it steps down above them."""
+    """Interpolate the factor on the margin.
+
+    Where thresholds are equal, it steps down above them.
+    """
     found: np.ndarray = np.interp(-scores, -np.array(thresholds[::-1]), factors[::-1]).astype(np.float32)
     return found
 
 
 class Relevance:
-    """CIDEr-D between training captions, and margin factors by its percentiles in a corpus of clips' captions."""
+    """CIDEr-D between training captions, and margin factors from it.
+
+    The percentiles are those of a corpus, the captions of clips.
+    """
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]]) -> None:
         self.settings, self._rows = settings, dict[str, int]()
@@ -261,11 +292,11 @@ class Relevance:
         self.prepare([])
 
     def margin_factor(self, scores: np.ndarray) -> np.ndarray:
-        """Return the factor r(c) of each score, by the corpus's percentiles."""
+        """Return the factor r(c) of each score."""
         return margin_factor(scores, self.percentiles, [point.factor for point in self.settings.relax])
 
     def prepare(self, captions: Iterable[str]) -> None:
-        """Compute the features of more captions, so that batches of them are fast."""
+        """Compute the features of more captions, for fast batches."""
         self._rows = {caption: row for row, caption in enumerate(dict.fromkeys([*self._rows, *captions]))}
         self._features = self._cider.features(tokenize(list(self._rows), self.settings.tokenizer))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 
 def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a loop with numba, and cache the code on disk if possible."""
+    """Compile a loop with numba, and cache the code."""
     try:
         return numba.njit(nogil=True, cache=True)(loop)  # type: ignore[no-any-return]
     except RuntimeError:  # neither folder can be written: compile in every process
@@ -53,7 +53,13 @@ def score_captions(candidates: Any, references: Any, penalty: np.ndarray, out: n
 
 @compiled
 def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count float32 numbers, read as whole numbers, by all bits except the lowest `shift`; add to `counts`."""
+    """Count float32 numbers by their upper bits.
+
+    Args:
+        bits: The numbers, read as whole numbers.
+        shift: Number of lowest bits, which are ignored.
+        counts: By the other bits, to which is added.
+    """
     for x in bits:
         counts[x >> shift] += 1
 

@@ -1,8 +1,8 @@
-"""The terms of a training loss, each a class with its settings and its value for a batch.
+"""The terms of a training loss.
 
-s_ij is the score of clip i and the captions of item j, of B items; matching pairs are on the diagonal. Items with the
-same audio are never negatives of each other, unless a setting says so. Values and gradients equal those of the public
-codes by 1e-9 (tests/golden).
+Each is a class with its settings and its value for a batch. s_ij is the score of clip i and the captions of item j, of
+B items; matching pairs are on the diagonal. Items with the same audio are never negatives of each other, unless a
+setting says so. Values and gradients equal those of the public codes by 1e-9 (tests/golden).
 """
 
 from abc import abstractmethod
@@ -37,7 +37,7 @@ Negatives = Literal[
 
 
 class FrameScores(NamedTuple):
-    """Scores and true labels of the frames of clips, each with one sentence."""
+    """Scores and true labels of frames, one sentence per clip."""
 
     scores: Tensor  # (B, T)
     lengths: Tensor  # (B,) frames without padding
@@ -48,7 +48,7 @@ class FrameScores(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchScores:
-    """The scores of a batch of B items, each a clip with captions, N in all."""
+    """Scores of a batch of B items with N captions."""
 
     scores_by_caption: Tensor  # (B, N) float32
     row_of: Tensor  # (N,) item of each caption
@@ -62,18 +62,21 @@ class BatchScores:
 
     @cached_property
     def caption_average(self) -> Tensor:
-        """Weights (N, B) that average the scores of each item's captions."""
+        """Weights (N, B) that average each item's captions."""
         membership = F.one_hot(self.row_of, len(self.scores_by_caption)).to(self.scores_by_caption.dtype)
         return membership / membership.sum(0)
 
     @cached_property
     def scores(self) -> Tensor:
-        """Scores s (B, B), means over an item's captions ("Take it easy", 2022, section 4)."""
+        """Scores s (B, B), means over an item's captions.
+
+        Source: "Take it easy" (2022), section 4.
+        """
         return self.scores_by_caption @ self.caption_average
 
     @property
     def caption_scores(self) -> Tensor:
-        """Mean scores (B, B) of the captions of any two items with each other."""
+        """Mean scores (B, B) of the captions of two items."""
         return self.caption_average.T @ self.each_caption_scores() @ self.caption_average
 
     def divided(self, scores: Tensor, by: Temperature) -> Tensor:
@@ -82,7 +85,7 @@ class BatchScores:
 
 
 class Term(Strict):
-    """Settings of one loss in a recipe; a subclass defines its `kind` and its value."""
+    """Settings of one loss, and its value for a batch."""
 
     kind: str
     weight: float = Field(gt=0)  # factor in the sum of the losses
@@ -101,7 +104,10 @@ class Term(Strict):
 
     @property
     def learned(self) -> dict[str, float]:
-        """Start values of numbers that are trained with the model, shared by terms that name the same."""
+        """Start values of numbers that are trained with the model.
+
+        Terms that name the same number share it.
+        """
         by = getattr(self, "temperature", None)
         return {"temperature": by.start} if isinstance(by, LearnedTemperature) else {}
 
@@ -111,7 +117,10 @@ class Term(Strict):
 
 
 class Matching(Term):
-    """Matching similarity: -mean_i s_ii, in [-1, 1] for cosines. Source: "Take it easy" (2022), section 4."""
+    """Matching similarity: -mean_i s_ii, in [-1, 1] for cosines.
+
+    Source: "Take it easy" (2022), section 4.
+    """
 
     kind: Literal["matching"]
 
@@ -120,12 +129,13 @@ class Matching(Term):
 
 
 class Ranking(Term):
-    """Contrastive ranking loss: hinges [m r_ij + s_ij - s_ii]_+ of negative captions, and [m r_ij + s_ji - s_ii]_+ of
-    negative clips. The margin m is lowered by r_ij between clips with similar captions with `relax: cider`, by the
-    recipe's `relevance`. An item without any negative adds 0.
+    """Contrastive ranking loss: hinges of negative captions and clips.
 
-    reduce: An item's hinges are summed, or averaged, or [mean_j (m r_ij + s_ij - s_ii)]_+ is taken (`hinge_of_mean`).
-    With one negative per item all three are equal.
+    The hinges are [m r_ij + s_ij - s_ii]_+ of captions and [m r_ij + s_ji - s_ii]_+ of clips. With `relax: cider`, the
+    recipe's `relevance` lowers the margin m by r_ij between clips with similar captions. An item's hinges are summed,
+    or averaged, or [mean_j (m r_ij + s_ij - s_ii)]_+ is taken (`reduce: hinge_of_mean`); with one negative per item all
+    three are equal. An item without any negative adds 0.
+
     Sources: `sum`: "Take it easy" (2022), section 4, and "On Metric Learning for Audio-Text Cross-Modal Retrieval"
     (2022), equations 2 and 3 (`negatives: hardest`). `hinge_of_mean`: "On Negative Sampling for Contrastive Audio-Text
     Retrieval" (2023), equation 4; `mean`: its public code. Deviation: pairs of the same clip are left out, as in both
@@ -155,23 +165,30 @@ class Ranking(Term):
 
 
 def margin_violations(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
-    """By how much negative captions and negative clips violate the margin, (B, B) each."""
+    """Compute how much negative captions and clips violate the margin.
+
+    Returns:
+        (B, B) of captions, and (B, B) of clips.
+    """
     factors = batch.margin_factors if relaxed and batch.margin_factors is not None else 1
     matching = batch.scores.diagonal()[:, None]
     return factors * margin + batch.scores - matching, factors * margin + batch.scores.T - matching
 
 
 def choose_negatives(batch: BatchScores, how: str) -> tuple[Tensor, Tensor]:
-    """Choose a negative caption and a negative clip per item, without gradients.
+    """Choose a negative caption and a negative clip per item.
 
-    hardest: the highest s_ij and s_ji. semi_hard: those closest to s_ii, above or below it. random: independent draws;
-    random_apart: from two different items, if there are two. text and audio, hard and easy: both of the item whose
-    captions, or whose clip, are the most or least similar.
     Sources: Xie et al., "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 3; `random_apart`
     is of the DCASE 2022 baseline's public code, which never ends on a batch without a third item.
 
+    Args:
+        how: hardest: the highest s_ij and s_ji. semi_hard: those closest to s_ii, above or below it. random:
+            independent draws; random_apart: from two different items, if there are two. text and audio, hard and easy:
+            both of the item whose captions, or whose clip, are the most or least similar.
+
     Returns:
-        Items of the captions and of the clips, (B,) each; an item without negatives has itself. The first of equals.
+        Items of the captions and of the clips, (B,) each; an item without negatives has itself. The first of equals
+        counts.
     """
     allowed, scores = ~batch.same_clip, batch.scores.detach()
     if how in ("random", "random_apart"):
@@ -196,15 +213,17 @@ def _highest(table: Tensor, batch: BatchScores) -> Tensor:
 
 
 def _draw(allowed: Tensor) -> Tensor:
-    """Draw one allowed column per row, (B,), by torch's CPU generator."""
+    """Draw one allowed column per row, by torch's CPU generator."""
     return torch.rand(allowed.shape).to(allowed.device).masked_fill(~allowed, -1.0).argmax(1)
 
 
 class WeightedTriplet(Term):
-    """Maximum polynomial loss: polynomials P of a pair's score and N of its hardest negative's, h_i or h'_i.
+    """Maximum polynomial loss, of matching pairs and their hardest negatives.
 
-    clamp sum, as in the paper: mean_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+. clamp each, as in the public code:
-    mean_i ([P(s_ii)]_+ + [N(h_i)]_+ where h_i + m > s_ii) + the same of h'_i. An item without any negative adds 0.
+    P is a polynomial of a pair's score, and N of its hardest negative's, h_i or h'_i. clamp sum, as in the paper:
+    mean_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+. clamp each, as in the public code: mean_i ([P(s_ii)]_+ +
+    [N(h_i)]_+ where h_i + m > s_ii) + the same of h'_i. An item without any negative adds 0.
+
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equations 4 to 6. Deviations: max{N^q} is
     the power of the hardest negative's score, which only differs for scores below 0. The public code fails on a pair
     with s_ii >= 1 - 1e-5; here it counts like all others.
@@ -235,11 +254,12 @@ def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
 
 
 class NtXent(Term):
-    """Cross entropy of classifying each clip's captions, and each caption's clip, among all of the batch:
-    -mean_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i], or half of it.
+    """Cross entropy of each clip's captions and each caption's clip.
 
-    same_clip: Other items of the same audio are left out (`masked`), are negatives, or positives of equal weight: the
-    mean is then over all pairs of the same audio. directions: sum, or mean of the two.
+    They are classified among all of the batch: -mean_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i], or half
+    of it. Other items of the same audio are left out (`same_clip: masked`), are negatives, or positives of equal
+    weight: the mean is then over all pairs of the same audio.
+
     Sources: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equation 7, is `sum` and `negatives`; its
     public code is `mean`, and its mask of items of the same audio has no effect. `positives` and `mean` are the DCASE
     2025 baseline's and SALSA's (2024), stage 1.
@@ -263,8 +283,10 @@ class NtXent(Term):
 
 
 class HardNegativeNce(Term):
-    """`nt_xent` with weighted negatives: -mean_i ln(e^l_ii / (e^l_ii + sum_j w_ij e^l_ij)), averaged over both
-    directions. Here l_ij = s_ij / t and w_ij = n_i e^(beta l_ij) / sum_k e^(beta l_ik) over an item's n_i negatives.
+    """`nt_xent` with weighted negatives.
+
+    It is -mean_i ln(e^l_ii / (e^l_ii + sum_j w_ij e^l_ij)), averaged over both directions. Here l_ij = s_ij / t and
+    w_ij = n_i e^(beta l_ij) / sum_k e^(beta l_ik) over an item's n_i negatives.
 
     Source: Radenovic et al., "Filtering, Distillation, and Hard Negatives for Vision-Language Pre-Training" (2023),
     equations 4 to 6 with alpha 1. Deviation: items with the same audio are no negatives.
@@ -288,8 +310,10 @@ class HardNegativeNce(Term):
 
 
 class Sigmoid(Term):
-    """Binary cross entropy of all pairs: -(1/B) sum_ij ln sigmoid(z_ij (a s_ij + b)) with z_ij = 1 on the diagonal,
-    else -1. Other items with the same audio are left out. The scale a and the bias b are trained with the model.
+    """Binary cross entropy of all pairs.
+
+    It is -(1/B) sum_ij ln sigmoid(z_ij (a s_ij + b)) with z_ij = 1 on the diagonal, else -1. Other items with the same
+    audio are left out. The scale a and the bias b are trained with the model.
 
     Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training" (2023), section 3.2: a begins at 10, b at -10.
     """
@@ -310,8 +334,10 @@ class Sigmoid(Term):
 
 
 class Distill(Term):
-    """Cross entropy between the distributions of teachers, softmax_j(T_ij / t), and the model's, the mean of both
-    directions. T is the mean of the teachers' cosines. It uses no ground truth.
+    """Cross entropy between the distributions of teachers and the model.
+
+    A teachers' distribution is softmax_j(T_ij / t), where T is the mean of their cosines. The loss is the mean of both
+    directions, and uses no ground truth.
 
     Source: SALSA (2024), stage 2 with `loss_weight` 0. Deviations: terms are added with their weights (SALSA squares
     loss_weight in distillation). If two clips have equal captions, each has its own embedding of a teacher (SALSA uses
@@ -329,8 +355,10 @@ class Distill(Term):
 
 
 class TwoState(Term):
-    """Negative log likelihood of the true labels of a recording's frames, a mean over the batch; with `per_frame`
-    divided by its number of frames, so that long recordings do not weigh more.
+    """Negative log likelihood of the true labels of frames.
+
+    It is a mean over the batch; with `per_frame` each recording's is divided by its number of frames, so that long
+    recordings do not weigh more.
 
     Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira, 2001) of two states.
     """
@@ -347,8 +375,10 @@ class TwoState(Term):
 
 
 class FrameCrossEntropy(Term):
-    """Binary cross-entropy of the frames' scores: the mean over a recording's frames, then over the batch. It equals
-    `two_state` with `per_frame` if the weights of moment starts and ends are 0, and does not train these.
+    """Binary cross-entropy of the frames' scores.
+
+    It is the mean over a recording's frames, then over the batch. It equals `two_state` with `per_frame` if the weights
+    of moment starts and ends are 0, and does not train these.
     """
 
     kind: Literal["frame_cross_entropy"]

@@ -1,4 +1,4 @@
-"""What audio and text encoders share: the interface of their settings, and layers."""
+"""What audio and text encoders share: settings and layers."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar
@@ -16,20 +16,19 @@ POSITION_OFFSET = 2  # BART's table of learned positions has two additional, unu
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:
-    """Return the number of attention heads; raise an error unless the layer's width is a multiple of it."""
+    """Require heads that divide the width of a layer."""
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
             raise ValueError(f"{size} {info.data[size]} is not a multiple of heads {heads}; change {size} or heads")
     return heads
 
 
-Heads = Annotated[
-    Size, AfterValidator(_check_head_count)
-]  # of attention; its field comes after that of `width` or `dim`
+# Of attention. Its field comes after that of `width` or `dim`.
+Heads = Annotated[Size, AfterValidator(_check_head_count)]
 
 
 def excluded(names: Iterable[str]) -> Any:
-    """Return dotted names of settings, such as network.weights, as pydantic's `exclude`."""
+    """Return dotted names of settings as pydantic's `exclude`."""
     found: dict[str, Any] = {}
     for first, _, rest in (name.partition(".") for name in names):
         found[first] = {rest} if rest else True
@@ -37,41 +36,44 @@ def excluded(names: Iterable[str]) -> Any:
 
 
 class EncoderKind(Needing):
-    """Settings of one kind of encoder, as in a recipe.
-
-    file_settings: Names of the settings that contain paths on this machine. A trained model may be opened with other
-    paths.
-    """
+    """Settings of one kind of encoder."""
 
     kind: str
 
+    # Settings that contain paths on this machine. A trained model may be opened with other paths.
     file_settings: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def embeds_series(self) -> bool:
-        """Whether the embedding of a clip or text is a series (one vector per frame or word) instead of one vector."""
+        """Whether an embedding is a series instead of one vector.
+
+        A series has one vector per frame or word.
+        """
         return False
 
     @property
     def depends_on_batch(self) -> bool:
-        """Whether an embedding depends on the other clips or captions of a training batch.
+        """Whether an embedding depends on others of a training batch.
 
-        Trained batch norms are one cause. If true, a batch that is embedded in chunks would get other gradients.
+        Trained batch norms are one cause. Such a batch would get other gradients if it were embedded in chunks.
         """
         return False
 
     @property
     def trained_on_captions(self) -> bool:
-        """Whether the published weights were trained on captioned clips, perhaps including the ranked clips."""
+        """Whether the published weights were trained on captioned clips.
+
+        The ranked clips may be among them.
+        """
         return False
 
     @property
     def is_published(self) -> bool:
-        """Whether all weights of the encoder are published, so that it is useful before any training."""
+        """Whether all weights are published: useful before any training."""
         return False
 
     def file_checksums(self) -> dict[str, str]:
-        """Return a dict from file name to sha256, for every file that determines the encoder's output.
+        """Return the sha256 of files that determine the output.
 
         Weights that are stored in a run's checkpoints are left out.
         """
@@ -84,12 +86,18 @@ class EncoderKind(Needing):
 
 
 class SeriesEncoder(nn.Module):
-    """A transformer encoder as in BART: learned positions, layer norm, dropout, then layers of attention and
-    feed-forward (post-norm, GELU).
+    """A transformer encoder as in BART.
+
+    It has learned positions, a layer norm, dropout, then layers of attention and feed-forward (post-norm, GELU).
     """
 
     def __init__(self, width: int, layers: int, heads: int, ffn_dim: int, positions: int, dropout: float) -> None:
-        """Build the layers. positions: Maximum length of a series. ffn_dim: Width inside of feed-forward layers."""
+        """Build the layers.
+
+        Args:
+            ffn_dim: Width inside of feed-forward layers.
+            positions: Maximum length of a series.
+        """
         super().__init__()
         self.positions = nn.Embedding(positions + POSITION_OFFSET, width)
         nn.init.normal_(self.positions.weight, std=0.02)
@@ -100,9 +108,14 @@ class SeriesEncoder(nn.Module):
         )
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Encode padded series; results for padding must not be used. mask: False for padding.
+        """Encode padded series; results for padding must not be used.
 
-        B series of T vectors of W values, (B, T, W), and mask (B, T) bool, at least one true per row -> (B, T, W).
+        Args:
+            values: (B, T, W).
+            mask: (B, T) bool, false for padding; at least one true per row.
+
+        Returns:
+            (B, T, W).
         """
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
         x: Tensor = self.dropout(self.norm(values + self.positions(index)))
@@ -112,7 +125,10 @@ class SeriesEncoder(nn.Module):
 
 
 def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:
-    """Build the layers after an encoder: one linear layer, or, if `hidden` is set, two as in `mlp`."""
+    """Build the layers after an encoder.
+
+    They are one linear layer, or two as in `mlp` if `hidden` is set.
+    """
     return nn.Linear(inputs, outputs) if hidden is None else mlp(inputs, hidden, outputs)
 
 

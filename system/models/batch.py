@@ -1,4 +1,4 @@
-"""Input of a model: the audio of a batch of clips, and their captions."""
+"""Input of a model: clips of a batch, and captions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +14,16 @@ from system.compute.processes import process_count, process_index
 
 
 class Series(NamedTuple):
-    """Padded series, with lengths in the CPU's memory, so that reading them never waits for a GPU."""
+    """Padded series.
+
+    Their lengths are in the CPU's memory, so that reading them never waits for a GPU.
+    """
 
     values: Tensor  # (B, T, D)
     lengths: Tensor  # (B,), without padding
 
     def rows(self, index: Tensor) -> "Series":
-        """Return the series at some indexes, padded to the longest of them."""
+        """Return the series at some indexes, without needless padding."""
         lengths = self.lengths[index]
         return Series(self.values[on_device(index, self.values.device), : int(lengths.max())], lengths)
 
@@ -39,11 +42,17 @@ class Batch:
     chunks: list[list[int]] | None = None  # items by chunk; only this process's have audio; None: all items have it
 
     def pin_audio(self) -> "Batch":
-        """Return the batch with its audio in page-locked memory, which a GPU copies without waiting."""
+        """Return the batch with its audio in page-locked memory.
+
+        A GPU copies it without waiting.
+        """
         return replace(self, audio={name: Series(s.values.pin_memory(), s.lengths) for name, s in self.audio.items()})
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch with all tensors on a device, except the lengths of its series."""
+        """Return the batch with its tensors on a device.
+
+        The lengths of series stay in the CPU's memory.
+        """
 
         def moved(value: Any) -> Any:
             if isinstance(value, dict):
@@ -56,5 +65,8 @@ class Batch:
 
 
 def own_rows(chunks: Sequence[Sequence[int]]) -> list[int]:
-    """Return the items that this process embeds: those of every n-th chunk, for n processes."""
+    """Return the items that this process embeds.
+
+    Of n processes, each embeds every n-th chunk.
+    """
     return [row for chunk in chunks[process_index() :: process_count()] for row in chunk]

@@ -1,4 +1,4 @@
-"""Embeddings of clips and captions: vectors, or series of frames or words."""
+"""Embeddings of clips and captions: vectors or series."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -41,7 +41,10 @@ class Embedded(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """Series of a pool without padding, so that one long clip does not lengthen the others."""
+    """Series of a pool without padding.
+
+    One long clip does not lengthen the others.
+    """
 
     values: Tensor  # (F, D), one series after the other
     lengths: Tensor  # (B,), whose sum is F
@@ -64,7 +67,11 @@ class Ragged(NamedTuple):
         return Ragged(self.values.float(), self.lengths)
 
     def padded_parts(self) -> Iterator[tuple[Tensor, Embedded]]:
-        """Yield the indexes and the padded series of groups of similar length, of at most MAX_PADDED values."""
+        """Yield groups of series of similar length, padded.
+
+        Yields:
+            Indexes of the series, and the series, of at most MAX_PADDED values.
+        """
         order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
         lengths, begin = self.lengths[order].tolist(), 0
         for end in range(1, len(lengths) + 1):
@@ -88,7 +95,10 @@ class Units(Embedded):
 
 
 def are_units(values: Tensor) -> bool:
-    """Return whether vectors have length 1 already; scaling them again would change their last digits."""
+    """Return whether vectors have length 1 or 0 already.
+
+    Scaling them again would change their last digits.
+    """
     lengths = values.norm(dim=-1)
     return bool((((lengths - 1).abs() < 1e-5) | (lengths == 0)).all())
 
@@ -99,7 +109,9 @@ def unit_vectors(embedded: Embeddings) -> Tensor:
 
 
 def join_embeddings(parts: Sequence[Embedded], rows: Sequence[Tensor]) -> Embedded:
-    """Join embeddings, padded to the longest in one copy: a long recording would need several GB.
+    """Join embeddings, padded to the longest, in one copy.
+
+    A second copy of a long recording would need several GB.
 
     Args:
         rows: Places of each part's items in the result.

@@ -1,4 +1,7 @@
-"""Published models that embed sounds and sentences in one space: CLAP, PE-AV and PE-A-Frame."""
+"""Published models that embed sounds and sentences in one space.
+
+They are CLAP, PE-AV and PE-A-Frame.
+"""
 
 import re
 from typing import Any
@@ -20,7 +23,7 @@ _NAMES: dict[str, dict[str, Any]] = {
 def published_model_settings(name: str) -> dict[str, Any]:
     """Return the recipe settings under `model` of a published model.
 
-    CLAP: cosines of the projected embeddings. PE-AV: logits of clips. PE-A-Frame: logits of frames, 25 a second.
+    CLAP scores clips by cosines, PE-AV by logits of clips, PE-A-Frame by logits of frames, 25 a second.
 
     Args:
         name: Hub name or folder.
@@ -46,7 +49,11 @@ def published_model_settings(name: str) -> dict[str, Any]:
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """Read a published model's config.json, or guess it from its name. Raises KitError if it is not known."""
+    """Read a model's config.json, or guess it from the name.
+
+    Raises:
+        KitError: It is not known.
+    """
     if (config := config_of(name, "model")) is not None:
         return config
     if local_folder(name, "model") is not None:
@@ -58,5 +65,5 @@ def read_config(name: str) -> dict[str, Any]:
 
 
 def how_to_fetch(name: str) -> str:
-    """Say how to get a model that is not on this machine."""
+    """Say how to get a model that is not here."""
     return f"fetch it while online with lbar download {name}, or name a folder that contains the model"

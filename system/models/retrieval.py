@@ -1,4 +1,4 @@
-"""The model that scores clips against captions: an audio encoder, a text encoder, a score."""
+"""The model that scores clips against captions."""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,10 +21,17 @@ MAX_SCORES = 1 << 24  # most scores of a block: 64 MiB
 
 
 class RetrievalModel(nn.Module):
-    """An audio encoder and a text encoder with the same embedding size, and the score of clips against captions."""
+    """An audio encoder, a text encoder, and a score.
+
+    The embeddings of both encoders have the same size.
+    """
 
     def __init__(self, settings: Model, text: TextEncoder, learned: Mapping[str, float] | None = None) -> None:
-        """Build the audio encoder and the score. learned: Start values of parameters of losses."""
+        """Build the audio encoder and the score.
+
+        Args:
+            learned: Start values of parameters of losses.
+        """
         super().__init__()
         self.audio = settings.audio.build(settings.text.dim)
         self.text = text
@@ -38,7 +45,11 @@ class RetrievalModel(nn.Module):
 
     @property
     def moments(self) -> MomentScore:
-        """The model's score, if it is a score of moments. Raises ValueError for another one."""
+        """The model's score, if it is a score of moments.
+
+        Raises:
+            ValueError: It is another score.
+        """
         if not isinstance(self.score, MomentScore):
             raise ValueError("this model cannot find moments: its score is not of kind moments; use one that has it")
         return self.score
@@ -49,15 +60,26 @@ class RetrievalModel(nn.Module):
         return self.text.device
 
     def prepare_for_scoring(self, clips: Embeddings) -> Embeddings:
-        """Scale vectors of clips to length 1 once, for many queries, if this keeps their scores."""
+        """Scale vectors of clips once, for many queries.
+
+        They get length 1 if this keeps their scores.
+        """
         return Units(unit_vectors(clips)) if self.unit_length and clips.lengths is None else clips
 
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
-        """Score all captions against all clips: (Q, C) float32 on the CPU, one row per caption as in all files."""
+        """Score all captions against all clips.
+
+        Returns:
+            (Q, C) float32 on the CPU, one row per caption as in all files.
+        """
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
     def score_blocks(self, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
-        """Yield the score matrix in blocks (n, C) of n captions, of at most MAX_SCORES scores."""
+        """Yield the score matrix in blocks of captions.
+
+        Yields:
+            (n, C), at most MAX_SCORES scores.
+        """
         size = max(1, MAX_SCORES // clips.size)
         with torch.inference_mode():
             clips = self.prepare_for_scoring(clips)
@@ -66,19 +88,22 @@ class RetrievalModel(nn.Module):
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
 
     def parts(self) -> dict[str, nn.Module]:
-        """Return the parts of the model that may have learning rates of their own."""
+        """Return the parts that may have their own learning rates."""
         return {"audio": self.audio, **self.audio.parts(), "text": self.text}
 
     def parameters_by_part(self) -> dict[str, int]:
-        """Count the trainable parameters of the audio encoder's parts, the text encoder, and the score's layers."""
+        """Count the trainable parameters of encoders and score."""
         return trainable_numbers({**self.audio.parts(), "text": self.text}, self.score)
 
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
-        """Embed a batch's B clips and N captions; this may be computed in 16 bits."""
+        """Embed a batch's clips and captions, perhaps in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
 
     def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
-        """Score all pairs of a batch's clips and captions for the losses, in float32; not under autocast."""
+        """Score a batch's clips and captions for the losses.
+
+        It computes in float32, and must not be called under autocast.
+        """
         clips, captions = clips.float(), captions.float()
         frames = None
         if batch.labels is not None:
@@ -104,7 +129,7 @@ class RetrievalModel(nn.Module):
 
 
 def trainable_numbers(parts: Mapping[str, nn.Module], score: Scorer) -> dict[str, int]:
-    """Count the trainable parameters of parts of a model, and those in layers of its score.
+    """Count the trainable parameters of parts and a score.
 
     Single numbers of a score, such as a scale, are not counted.
     """

@@ -1,4 +1,4 @@
-"""Scores of clips against captions; those of recipes are imported in settings.py."""
+"""Scores of clips against captions."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -37,7 +37,11 @@ class ScoreSettings(Strict):
 
     @abstractmethod
     def build(self, dim: int) -> Scorer:
-        """Build the function, or module, that scores clips against captions: (B, N), higher is better."""
+        """Build the function or module that scores clips.
+
+        Returns:
+            From clips and captions to scores (B, N); higher is better.
+        """
 
 
 class Cosine(ScoreSettings):
@@ -52,10 +56,12 @@ class Cosine(ScoreSettings):
 
 
 class FrameWord(ScoreSettings):
-    """The mean of the dot products of all frames of a clip and all words of a caption, clamped at 0.
+    """Mean of the dot products of all frames and words.
+
+    Products below 0 count as 0.
 
     Source: "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2. Deviation: padding never
-    counts here, but encoders with `padding: counted` declare padding as frames or words, as in the public code.
+    counts here, but in training some encoders declare padding as frames or words, as in the public code.
     """
 
     kind: Literal["frame_word"]
@@ -69,10 +75,12 @@ class FrameWord(ScoreSettings):
 
 
 class DotProduct(ScoreSettings):
-    """The logit of PE-AV: scale x (dot product of a clip's and a caption's embedding) + offset, both published with the
-    text encoder.
+    """The logit of PE-AV, from a dot product.
 
-    Source: PeAudioModel of transformers. The probability of a match is the sigmoid of the score.
+    It is scale x (dot product of a clip's and a caption's embedding) + offset; both numbers are published with the text
+    encoder. The probability of a match is its sigmoid.
+
+    Source: PeAudioModel of transformers.
     """
 
     kind: Literal["dot_product"]
@@ -85,8 +93,10 @@ class DotProduct(ScoreSettings):
 
 
 class FrameDotProducts(ScoreSettings):
-    """The logits of PE-A-Frame: scale x (dot product of a frame's and a caption's embedding) + offset, both published
-    with the text encoder. The score of a clip is its highest logit.
+    """The highest logit of a clip's frames, for PE-A-Frame.
+
+    A logit is scale x (dot product of a frame's and a caption's embedding) + offset; both numbers are published with
+    the text encoder.
 
     Source: PeAudioFrameLevelModel of transformers. The score of whole clips is ours; the model's authors have none.
     """
@@ -102,9 +112,11 @@ class FrameDotProducts(ScoreSettings):
 
 
 class Moments(ScoreSettings):
-    """Whether, and when, a sentence is heard. A frame's score is scale x cosine(frame, sentence) + offset. A labelling
-    of all frames as `none` or `moment` has a weight: the scores of its `moment` frames, plus one number per start of a
-    moment and one per end. The score of a clip is the log odds that there is a moment. The four numbers are trained.
+    """Whether, and when, a sentence is heard.
+
+    A frame's score is scale x cosine(frame, sentence) + offset. A labelling of all frames as `none` or `moment` has a
+    weight: the scores of its `moment` frames, plus one number per start of a moment and one per end. The score of a
+    clip is the log odds that there is a moment. The four numbers are trained.
 
     Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira, 2001) of two states.
     """
@@ -120,9 +132,11 @@ class Moments(ScoreSettings):
 
 
 class BoundaryMoments(Moments):
-    """As `moments`, but the weight of a start is a trained number + 5 r cosine(u, sentence), and that of an end the
-    same with v. At frame x_t, [u ; v] is W [x_t - x_(t-1) ; x_t + x_(t-1)] + b; the start is at the frame, the end
-    before it. W, b and r are trained.
+    """As `moments`, with edges weighted by changes between frames.
+
+    The weight of a start is a trained number + 5 r cosine(u, sentence), and that of an end the same with v. At frame
+    x_t, [u ; v] is W [x_t - x_(t-1) ; x_t + x_(t-1)] + b; the start is at the frame, the end before it. W, b and r are
+    trained.
 
     Source: ours; in any conditional random field, such weights may depend on the input.
     """
@@ -134,14 +148,17 @@ class BoundaryMoments(Moments):
 
 
 def cosine(clips: Embeddings, captions: Embeddings) -> Tensor:
-    """Compute cosines (B, N); an embedding of zeros has cosine 0."""
+    """Compute cosines (B, N); zeros have cosine 0."""
     return unit_vectors(clips) @ unit_vectors(captions).T
 
 
 def frame_word(clips: Embeddings, captions: Embeddings) -> Tensor:
-    """Compute the mean dot products (B, N) of frames and words; a series of length 0 scores 0.
+    """Compute the mean dot products of frames and words.
 
     At most AT_ONCE dot products are in memory at a time; the backward pass computes them again if there are more.
+
+    Returns:
+        (B, N); a series of length 0 scores 0.
     """
     vectors, counts = captions.values, _counts(captions)
     if isinstance(captions, Embedded):
@@ -154,7 +171,7 @@ def frame_word(clips: Embeddings, captions: Embeddings) -> Tensor:
 
 
 def _by_parts(clips: Embeddings, score: Callable[[Embedded], Tensor]) -> Tensor:
-    """Score padded clips (B, N); those without padding in groups of similar length."""
+    """Score clips; those without padding by groups of similar length."""
     if isinstance(clips, Embedded):
         return score(clips)
     parts = [(rows, score(part)) for rows, part in clips.padded_parts()]
@@ -162,7 +179,13 @@ def _by_parts(clips: Embeddings, score: Callable[[Embedded], Tensor]) -> Tensor:
 
 
 def _word_means(clips: Embedded, vectors: Tensor, index: Tensor, starts: Tensor) -> Tensor:
-    """Average each caption's words: (B, N). index: words of all captions; starts: first word of each caption."""
+    """Average the words of each caption, (B, N).
+
+    Args:
+        vectors: (V, D) of different words.
+        index: Place among `vectors` of every word of all captions.
+        starts: (N,) first word of each caption.
+    """
     lengths, longest = _counts(clips), clips.values.shape[1]
     frames = clips.values.masked_fill(~length_mask(lengths, longest)[..., None], 0.0)
     work: Callable[..., Tensor] = _product_sums
@@ -176,13 +199,20 @@ def _word_means(clips: Embedded, vectors: Tensor, index: Tensor, starts: Tensor)
 
 
 def _product_sums(frames: Tensor, words: Tensor) -> Tensor:
-    """Sum the products of each word with a clip's frames, clamped at 0: (V, B)."""
+    """Sum each word's clamped products with a clip's frames.
+
+    Returns:
+        (V, B).
+    """
     products = (words @ frames.flatten(0, 1).T).relu_()
     return products.view(len(words), *frames.shape[:2]).sum(2)
 
 
 class ClipLogits(nn.Module):
-    """Clips (B, D) and captions (N, D) -> scale x dot product + offset, (B, N)."""
+    """Logits of clips (B, D) and captions (N, D).
+
+    A logit is scale x dot product + offset.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +223,10 @@ class ClipLogits(nn.Module):
 
 
 class FrameWeights(NamedTuple):
-    """Log weights of labellings of R series of frames: the sum of all frames in moments, and of all starts and ends."""
+    """Log weights of labellings of R series of frames.
+
+    A labelling has the sum of those of all frames in moments, and of all starts and ends.
+    """
 
     scores: Tensor  # (R, T), of a frame in a moment
     enter: Tensor  # of a moment's start, (), or (R, T) by frame
@@ -201,7 +234,10 @@ class FrameWeights(NamedTuple):
 
 
 class MomentScore(nn.Module):
-    """Frames (B, T, D) and sentences (N, D) -> log odds that a sentence is heard in a clip, (B, N)."""
+    """Log odds that a sentence is heard in a clip.
+
+    Frames (B, T, D) and sentences (N, D) give (B, N).
+    """
 
     unit_length = True  # compare by cosines; false: by dot products
     published_threshold: float | None = None  # least probability of a frame in a window, if no weights are trained
@@ -225,12 +261,16 @@ class MomentScore(nn.Module):
         return torch.cat(columns, 1)
 
     def clip_scores(self, weights: FrameWeights, lengths: Tensor) -> Tensor:
-        """Compute the log odds (R,) that there is a moment, log(Z - 1)."""
+        """Compute the log odds of a moment, log(Z - 1).
+
+        Returns:
+            (R,).
+        """
         log_z = log_partition(weights.scores, lengths, weights.enter, weights.leave).clamp(min=1e-30)
         return log_z + torch.log(-torch.expm1(-log_z))
 
     def trained_numbers(self) -> dict[str, float]:
-        """Return the trained numbers that are in no layer, by name."""
+        """Return the trained numbers that are in no layer."""
         return {name: value.item() for name, value in self.named_parameters() if value.dim() == 0}
 
     def cosines(self, clips: Embeddings, captions: Embedded) -> tuple[Tensor, Tensor]:
@@ -248,7 +288,11 @@ class MomentScore(nn.Module):
         return FrameWeights(self.scale * cosines + self.offset, self.enter, self.leave)
 
     def vectors(self, frames: Tensor) -> Tensor:
-        """Return the vectors (B, ..., T, D) of frames that are compared with sentences."""
+        """Return the vectors of frames to compare with sentences.
+
+        Returns:
+            (B, ..., T, D).
+        """
         return self._scaled(frames)
 
     def _scaled(self, values: Tensor) -> Tensor:
@@ -256,7 +300,7 @@ class MomentScore(nn.Module):
 
 
 class FrameLogits(MomentScore):
-    """Frames (B, T, D) and captions (N, D) -> the highest logit of a clip's frames, (B, N)."""
+    """The highest logit of a clip's frames, (B, N)."""
 
     unit_length = False
     published_threshold = 0.3  # github.com/facebookresearch/perception_models, apps/pe
@@ -267,7 +311,10 @@ class FrameLogits(MomentScore):
 
 
 class BoundaryScore(MomentScore):
-    """A score of moments whose weights of starts and ends depend on the frames and the sentence."""
+    """A score of moments whose edges depend on the sentence.
+
+    The weights of starts and ends depend on the frames and the sentence.
+    """
 
     frame_share = 0.5
 
@@ -276,14 +323,22 @@ class BoundaryScore(MomentScore):
         self.rate, self.changes = nn.Parameter(torch.tensor(1.0)), nn.Linear(2 * dim, 2 * dim)
 
     def weights(self, cosines: Tensor) -> FrameWeights:
-        """Compute the weights from cosines (B, 3, T) of frames, starts and ends."""
+        """Compute the weights of labellings from cosines.
+
+        Args:
+            cosines: (B, 3, T) of frames, starts and ends.
+        """
         frames, entering, leaving = cosines.unbind(-2)
         steps = STEPS * self.rate
         scores, enter, leave = super().weights(frames)
         return FrameWeights(scores, enter + steps * entering, leave + steps * leaving)
 
     def vectors(self, frames: Tensor) -> Tensor:
-        """Return unit vectors (B, 3, T, D): of a frame, of a start at it, of an end before it; zeros come first."""
+        """Return unit vectors of frames, starts and ends.
+
+        Returns:
+            (B, 3, T, D): of a frame, of a start at it, of an end before it. Zeros come before the first frame.
+        """
         earlier = F.pad(frames, (0, 0, 1, 0))[:, :-1]
         entering, leaving = self.changes(torch.cat((frames - earlier, frames + earlier), -1)).chunk(2, -1)
         return self._scaled(torch.stack((frames, entering, leaving), 1))

@@ -1,4 +1,4 @@
-"""Settings of a model in a recipe: its encoders of clips and captions, and its score."""
+"""Settings of a model: two encoders and a score."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ class Model(Strict):
         return self
 
     def _setting_errors(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the key and a message of each encoder setting that does not fit the score."""
+        """Yield the key of each wrong setting, and a message."""
         score = self.score
         for name, part, wanted in (("audio", self.audio, score.of_series), ("text", self.text, score.of_words)):
             series = "frames" if name == "audio" else "words"
@@ -56,7 +56,10 @@ class Model(Strict):
 
     @property
     def embeds_in_chunks(self) -> bool:
-        """Whether a batch may be embedded in chunks with the same result, as `grad_cache_chunk` does."""
+        """Whether embedding a batch in chunks changes nothing.
+
+        The setting `grad_cache_chunk` needs this.
+        """
         return not any(part.depends_on_batch for part in self.encoders.values())
 
     @property
@@ -67,7 +70,7 @@ class Model(Strict):
 
     @property
     def first_unpublished_encoder(self) -> str | None:
-        """Name of an encoder that is useless before training, since not all of its weights are published."""
+        """Name of an encoder that is useless before training."""
         return next((name for name, part in self.encoders.items() if not part.is_published), None)
 
     @property
@@ -84,7 +87,10 @@ class Model(Strict):
         return {**experts, **self.encoders}
 
     def require_files(self) -> None:
-        """Raise KitError, with the key, for a published file that is missing or damaged."""
+        """Raise KitError for a missing or damaged published file.
+
+        The message begins with its key.
+        """
         for key, part in self.parts.items():
             try:
                 part.require_files()
@@ -93,8 +99,10 @@ class Model(Strict):
 
 
 class PublishedModel(Strict):
-    """A published model of audio and text: CLAP, PE-AV or PE-A-Frame. This kind is short for all settings of the
-    model's two encoders and its score; runs store these settings. The model needs no training.
+    """A published model, which needs no training.
+
+    It is a CLAP, PE-AV or PE-A-Frame. This kind is short for the settings of its two encoders and its score; runs store
+    these settings.
     """
 
     kind: Literal["published"]
@@ -106,8 +114,10 @@ class PublishedModel(Strict):
 
 
 class EmbeddingsModel(Strict):
-    """Embeddings that another program computed, compared by their cosine. This kind is short for all settings of two
-    encoders of kind `embeddings`; runs store these settings. No training and no audio are needed.
+    """Embeddings that another program computed, compared by their cosine.
+
+    This kind is short for the settings of two encoders of kind `embeddings`; runs store these settings. No training and
+    no audio are needed.
     """
 
     kind: Literal["embeddings"]
@@ -130,7 +140,7 @@ class EmbeddingsModel(Strict):
 
 
 def _read(value: Any) -> Model:
-    """Read settings of a model, or one of their short forms."""
+    """Read a model's settings, or one of their short forms."""
     short: dict[str, Any] = {"published": PublishedModel, "embeddings": EmbeddingsModel}
     if isinstance(value, dict) and (form := short.get(str(value.get("kind")))):
         value = form.model_validate(value).expand()

@@ -27,7 +27,10 @@ RAISED_BY, BISECTIONS = 64.0, 30  # most that scores are raised by; the error is
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
-    """Return the mask (B, size) of padded series with `lengths` (B,): true up to each length."""
+    """Return the mask (B, size) of padded series.
+
+    It is true up to each length.
+    """
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
@@ -52,9 +55,10 @@ def forward_weights(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tenso
 
 
 def log_partition(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor) -> Tensor:
-    """Compute log Z >= 0, (B,); the probability that a recording has a moment is 1 - exp(-log Z).
+    """Compute log Z, (B,), at least 0.
 
-    It is exact near 0, unlike the result of logsumexp in float32.
+    The probability that a recording has a moment is 1 - exp(-log Z). The result is exact near 0, unlike that of
+    logsumexp in float32.
     """
     return torch.logaddexp(*forward_weights(scores, lengths, enter, leave)[:, -1].unbind(-1))
 
@@ -62,9 +66,11 @@ def log_partition(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor)
 def raise_scores(
     scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor, probability: float, frame_share: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Raise frames and starts by the smallest d >= 0 until a moment has at least the given probability.
+    """Raise scores until a moment has a given probability.
 
-    A bisection in [0, 64], in float64, finds d, since log Z rises with d.
+    Frames and starts are raised by the smallest d >= 0 in [0, 64]. A bisection in float64 finds d, since log Z rises
+    with d.
+
     Source: this kit, for decoding if the query is known to be heard.
 
     Args:
@@ -95,7 +101,11 @@ def raise_scores(
 
 
 def log_likelihood(scores: Tensor, lengths: Tensor, labels: Tensor, enter: Tensor, leave: Tensor) -> Tensor:
-    """Compute the log probability, (B,), of labels of frames, (B, T) bool, false after a recording's end."""
+    """Compute the log probability (B,) of labels of frames.
+
+    Args:
+        labels: (B, T) bool, false after a recording's end.
+    """
     earlier, inside = F.pad(labels[:, :-1], (1, 0)), length_mask(lengths, scores.shape[1])
     steps = inside & (torch.arange(scores.shape[1], device=scores.device) > 0)
     taken = ((scores, labels & inside), (enter, labels & ~earlier & steps), (leave, earlier & ~labels & steps))
@@ -114,7 +124,7 @@ class Posteriors(NamedTuple):
 
 
 def posteriors(scores: Tensor, lengths: Tensor, enter: Tensor, leave: Tensor) -> Posteriors:
-    """Compute the probability of each frame to be in a moment, and of each range of frames to be a whole moment."""
+    """Compute the posteriors of frames and of whole moments."""
     size, enter, leave = scores.shape[1], enter.expand_as(scores), leave.expand_as(scores)
     forward = forward_weights(scores, lengths, enter, leave)
     total = torch.logaddexp(*forward[:, -1].unbind(-1))[:, None]

@@ -1,4 +1,7 @@
-"""Windows of a recording, in seconds, from scores of its frames; and labels of frames from windows."""
+"""Windows of a recording, from scores of its frames.
+
+Windows are in seconds. For training, frames are labelled by true windows.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -22,23 +25,29 @@ By = Literal["overlap", "thresholds"]  # see overlap_windows, threshold_windows
 
 
 class Grid(NamedTuple):
-    """Times of frames. A frame covers half a hop on both sides of its centre.
+    """Times of frames.
 
-    hop: Seconds from one frame to the next. first: Centre of the first frame, in seconds.
+    A frame covers half a hop on both sides of its centre.
     """
 
-    hop: float
-    first: float
+    hop: float  # seconds from one frame to the next
+    first: float  # centre of the first frame, in seconds
 
     def centres(self, frames: int) -> np.ndarray:
-        """Return the times of the centres of the first `frames` frames, (T,) in seconds."""
+        """Return the centres of the first frames, (T,) in seconds."""
         return self.first + self.hop * np.arange(frames)
 
     def edges(self, frames: int, seconds: float) -> np.ndarray:
-        """Return the starts of T frames and the end of the last frame, in seconds: (T + 1,).
+        """Return the starts of frames and the last one's end.
 
-        frames: Number of frames, T. seconds: Length of the recording; no edge is after its end.
         The first frame begins at 0. The last frame ends with the recording if less than a hop remains.
+
+        Args:
+            frames: Number of frames, T.
+            seconds: Length of the recording; no edge is after its end.
+
+        Returns:
+            (T + 1,) in seconds.
         """
         edges = self.first + self.hop * (np.arange(frames + 1) - 0.5)
         edges[0] = 0.0
@@ -48,7 +57,10 @@ class Grid(NamedTuple):
 
 
 class Decoding(Strict):
-    """Settings that select windows. Rounding helps if the true edges are rounded too; CASTELLA's are whole seconds."""
+    """Settings that select windows.
+
+    Rounding helps if the true edges are rounded too; CASTELLA's are whole seconds.
+    """
 
     round_to: Annotated[float, Field(gt=0)] | None = None  # round edges to multiples of these seconds; null: no
     max_iou: Annotated[float, Field(ge=0, le=1)] = 0.6  # windows with a higher IoU with a better one are dropped
@@ -59,21 +71,29 @@ class Decoding(Strict):
 
 
 class Found(NamedTuple):
-    """A window that was found for a query. start, end: Seconds. score: A better window has a higher score."""
+    """A window that was found for a query."""
 
-    start: float
-    end: float
-    score: float
+    start: float  # seconds
+    end: float  # seconds
+    score: float  # higher is better
 
 
 def label_frames(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -> np.ndarray:
-    """Label frames, (T,) bool: true for a frame whose centre is in a window.
+    """Label the frames whose centre is in a window.
 
-    frames: Number of frames, T. grid: Times of the frames. A centre is in a window if start <= centre < end.
-    If a window contains no centre, the frame nearest to the window's middle is true.
+    A centre is in a window if start <= centre < end. If a window contains no centre, the frame nearest to its middle is
+    labelled.
+
     Deviation: the 2026 baseline rounds starts and ends down to whole frames. Example with one frame per second: for the
     window [70.9, 81.2], the baseline labels frame 70 as true, although the window covers only a tenth of this frame.
     For windows of whole seconds, the labels are the same.
+
+    Args:
+        frames: Number of frames, T.
+        grid: Times of the frames.
+
+    Returns:
+        (T,) bool.
     """
     centres = grid.centres(frames)
     labels = np.zeros(frames, bool)
@@ -86,9 +106,10 @@ def label_frames(windows: Sequence[tuple[float, float]], frames: int, grid: Grid
 
 
 def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Compute the IoU (W,) of windows (W, 2) with another window.
+    """Compute the IoU (W,) of windows with another window.
 
-    All windows must be longer than 0.
+    Args:
+        windows: (W, 2), all longer than 0 as is the other one.
     """
     shared = (np.minimum(windows[:, 1], other[1]) - np.maximum(windows[:, 0], other[0])).clip(min=0.0)
     found: np.ndarray = shared / ((windows[:, 1] - windows[:, 0]) + (other[1] - other[0]) - shared)
@@ -96,14 +117,14 @@ def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 class WindowScores(NamedTuple):
-    """Scores of all windows of a recording. The window from frame i to frame j >= i has the score begin_i + end_j.
+    """Scores of all windows of a recording.
 
-    Both frames are in the window. begin, end: (T,), one value per frame. The table of all T x T scores is never
-    computed as a whole, since only few of its rows are needed.
+    The window from frame i to frame j >= i, both included, has the score begin_i + end_j. The table of all T x T scores
+    is never computed as a whole, since only few of its rows are needed.
     """
 
-    begin: np.ndarray
-    end: np.ndarray
+    begin: np.ndarray  # (T,)
+    end: np.ndarray  # (T,)
 
     @property
     def size(self) -> int:
@@ -111,15 +132,19 @@ class WindowScores(NamedTuple):
         return len(self.begin)
 
     def best_score_per_start(self) -> np.ndarray:
-        """Return, for each frame, the score of the best window that begins with it: (T,)."""
+        """Return the best score of windows by first frame, (T,)."""
         found: np.ndarray = self.begin + np.maximum.accumulate(self.end[::-1])[::-1]
         return found
 
     def rows(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-        """Return the scores (R, C) of the windows from each of R first frames to each of C last frames.
+        """Return the scores of windows by first and last frame.
 
-        rows: Indices of the first frames. columns: Range of the last frames. The score is -inf if the last frame is
-        before the first frame.
+        Args:
+            rows: Indexes of R first frames.
+            columns: Range of C last frames.
+
+        Returns:
+            (R, C), -inf if the last frame is before the first one.
         """
         scores: np.ndarray = self.begin[rows, None] + self.end[columns]
         scores[np.arange(self.size)[columns] < rows[:, None]] = -np.inf
@@ -127,9 +152,10 @@ class WindowScores(NamedTuple):
 
 
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Return at least one window, of highest score, best first, with little overlap.
+    """Return the windows of highest score with little overlap.
 
-    Windows with equal scores are ordered by their start, then by their length.
+    There is at least one; the best one comes first. Windows with equal scores are ordered by their start, then by their
+    length.
 
     Args:
         edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
@@ -160,7 +186,12 @@ def _nth_highest(values: np.ndarray, n: int) -> float:
 
 
 def _select_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select windows (W, 2), best first, with little overlap. last: End of the recording in seconds."""
+    """Select windows with little overlap, best first.
+
+    Args:
+        windows: (W, 2) in seconds, best first.
+        last: End of the recording in seconds.
+    """
     windows = windows.round(DIGITS)
     if decoding.round_to is not None:
         windows = _round_edges(windows, last, decoding.round_to)
@@ -175,13 +206,17 @@ def _select_windows(windows: np.ndarray, scores: np.ndarray, last: float, decodi
 
 
 def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
-    """Return windows (W, 2) with edges rounded to multiples of `unit` seconds. last: End of the last frame in seconds.
+    """Round windows to multiples of `unit` seconds.
 
-    windows: (W, 2) starts and ends of W windows in seconds. An edge halfway between two multiples is rounded to the
-    even multiple. A rounded window has a length of at least one unit. A partial unit at the recording's end counts as a
-    whole unit, since true ends are rounded up.
+    An edge halfway between two multiples is rounded to the even multiple. A rounded window has a length of at least one
+    unit. A partial unit at the recording's end counts as a whole unit, since true ends are rounded up.
+
     Source: the 2026 baseline's output. Deviations: a window without length becomes the unit around its middle here,
     while the baseline does not change it. The baseline ends all windows at 300 s.
+
+    Args:
+        windows: (W, 2) in seconds.
+        last: End of the last frame in seconds.
     """
     steps, highest = np.rint(windows / unit), max(1.0, np.ceil(last / unit - 1e-9))
     none = steps[:, 0] == steps[:, 1]
@@ -193,18 +228,25 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
 
 
 def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return a model's 30 or fewer most probable windows, (C, 2); overlap_windows chooses among them.
+    """Return a model's most probable windows for `overlap_windows`.
 
-    The starts and ends of these windows are rounded as in the submission.
-    scores: Scores of all windows; -inf: the window is not allowed. edges: (T + 1,) seconds, the starts of T frames and
-    the end of the last one.
+    There are 30 or fewer. Their starts and ends are rounded as in the submission.
+
+    Args:
+        scores: -inf for a window that is not allowed.
+        edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
+
+    Returns:
+        (C, 2) in seconds.
     """
     wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array(best_windows(scores, edges, wide))[:, :2]
 
 
 def similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the last frames of the moments that have an IoU >= 0.7 with each window.
+    """Find the moments that are similar to each window.
+
+    They have an IoU of at least 0.7 with it, and are ranges of their last frame by their first one.
 
     Returns:
         By window and first frame of a moment, (C, T) each: the first of these last frames, and the one behind them.
@@ -218,9 +260,10 @@ def similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, 
 
 
 def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Sum over the moments that have an IoU >= 0.7 with each window: their starts, their ends, and 1.
+    """Sum the edges and probabilities of similar moments.
 
-    A moment, from any frame to any later one, is weighted by its probability.
+    A moment, from any frame to any later one, is similar to a window if their IoU is at least 0.7. Its edges are
+    weighted by its probability.
 
     Args:
         windows: (C, 2) starts and ends in seconds.
@@ -228,7 +271,7 @@ def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray)
         edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
 
     Returns:
-        (C, 3).
+        (C, 3): sums of starts, of ends, and of probabilities.
     """
     firsts, behinds = similar_ranges(windows, edges)
     frames, sums = np.arange(scores.size), np.zeros((len(windows), 3))
@@ -243,26 +286,29 @@ def mean_edge_sums(windows: np.ndarray, scores: WindowScores, edges: np.ndarray)
 
 
 def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.ndarray) -> np.ndarray:
-    """Compute the probability (C,) that a moment has an IoU >= 0.7 with each window; arguments as in `mean_edge_sums`.
+    """Compute the probability (C,) of a moment similar to windows.
 
-    The probabilities of all such moments are added: moments of a query do not overlap, but two moments with such an IoU
-    would, so that at most one of them is real. The part of a window after the last edge, due to rounding, does not
-    count.
+    The probabilities of all similar moments are added: moments of a query do not overlap, but two moments with an IoU
+    of 0.7 or more with a window would, so that at most one of them is real. The part of a window after the last edge,
+    due to rounding, does not count. The arguments are those of `mean_edge_sums`.
     """
     found: np.ndarray = mean_edge_sums(windows, scores, edges)[:, 2].clip(0.0, 1.0)
     return found
 
 
 def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Replace windows' edges by the mean edges of similar moments, from `sums`, rounded. last: Recording's end in s.
+    """Replace windows' edges by mean edges of similar moments.
 
     Similar moments have an IoU of at least 0.7 with the window. The mean is weighted by their probabilities. If the sum
     of these is 1e-6 or less, the edges do not change. Scores do not change. A window that then equals a better window
     is dropped.
 
-    found: W windows without rounding. sums: (W, 3), from mean_edge_sums: for each window, the weighted sum of starts,
-    the weighted sum of ends, and the sum of probabilities. With several models, the arrays of all models are added.
     Source: this kit; these edges have the least expected squared error.
+
+    Args:
+        found: W windows without rounding.
+        sums: (W, 3), from mean_edge_sums; with several models, the sum of their arrays.
+        last: End of the recording in seconds.
     """
     windows = np.array(found)[:, :2]
     is_known = sums[:, 2] > MIN_MASS
@@ -277,25 +323,33 @@ def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding
 
 
 def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select windows by their probable overlap with a moment (`scores`), best first, without similar windows.
+    """Select windows by their probable overlap with a moment.
 
-    windows: (C, 2) starts and ends of C windows in seconds. scores: (C,), higher is better. last: End of the last frame
-    in seconds. decoding: Number of windows, allowed overlap, and rounding. Windows with equal scores are ordered by
-    their start, then by their length.
+    Similar windows are left out. Windows with equal scores are ordered by their start, then by their length.
+
+    Args:
+        windows: (C, 2) in seconds.
+        scores: (C,), higher is better.
+        last: End of the last frame in seconds.
     """
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
     return _select_windows(windows[order], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
-    """Find windows whose frames' probabilities (`frames`) all reach a threshold. edges: Frame starts, last frame's end.
+    """Find windows whose frames' probabilities all reach a threshold.
 
     The threshold is a setting in `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
-    taken together. frames: (T,) probabilities of T frames, in [0, 1]. edges: (T + 1,), in seconds.
-    A window's score is the mean probability of its frames minus the mean probability of all other frames. Windows that
-    overlap a better window too much are dropped. If no frame reaches the lowest threshold, the only window is the frame
-    of the highest probability. Windows with equal scores are ordered as in best_windows. Raises ValueError for
-    probabilities that are not finite.
+    taken together. A window's score is the mean probability of its frames minus the mean probability of all other
+    frames. Windows that overlap a better window too much are dropped. If no frame reaches the lowest threshold, the
+    only window is the frame of the highest probability. Windows with equal scores are ordered as in best_windows.
+
+    Args:
+        frames: (T,) probabilities in [0, 1].
+        edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
+
+    Raises:
+        ValueError: A probability is not finite.
     """
     if not np.isfinite(frames).all():
         raise ValueError("no window can be chosen, since a probability is not finite; check the model's weights")
@@ -311,7 +365,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def runs_of_true(labels: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last index of every run of consecutive true labels."""
+    """Yield the first and last index of each true run."""
     changes = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(np.int8), [0]])))
     for first, behind in zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True):
         yield first, behind - 1

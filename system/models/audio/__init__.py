@@ -1,6 +1,6 @@
-"""List of audio encoders.
+"""The audio encoders.
 
-To add an audio encoder, write a file in this folder, and import it here. Never imports torch.
+To add one, write its file here and import it below.
 """
 
 from typing import Annotated, TypeAlias

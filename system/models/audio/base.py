@@ -1,4 +1,4 @@
-"""The interface of audio encoders: a network, and its settings in a recipe."""
+"""The interface of audio encoders: settings and a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,10 @@ OneExpert = Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # 
 
 
 class AudioEncoder(nn.Module, ABC):
-    """Frames of clips, by expert -> Embedded: (B, E), or a padded series (B, L, E) with its lengths."""
+    """A network from frames of clips to embeddings.
+
+    The frames are by expert. The embeddings are (B, E), or padded series (B, L, E).
+    """
 
     @abstractmethod
     def forward(self, audio: dict[str, Series]) -> Embedded:
@@ -40,11 +43,12 @@ class AudioEncoder(nn.Module, ABC):
     def load_pretrained(self) -> None:
         """Load the published weights into a new encoder.
 
-        Raises KitError if the file is missing, or is not the published file.
+        Raises:
+            KitError: The file is missing, or is not the published file.
         """
 
     def save_assets(self, folder: Path) -> None:
-        """Write the files that another machine needs, in addition to the weights, to use the encoder.
+        """Write the files that another machine needs besides the weights.
 
         Files whose path a setting (`--set`) can replace are left out.
         """
@@ -53,27 +57,26 @@ class AudioEncoder(nn.Module, ABC):
 class AudioSettings(EncoderKind):
     """Settings of one kind of audio encoder.
 
-    A subclass defines its `kind`. As a field or a property, it defines its `experts`: a dict from name to each frozen
-    model whose frames the encoder reads.
+    A subclass defines its `kind` and, as a field or a property, its `experts`.
     """
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 
         @property
         def experts(self) -> Mapping[str, Expert]:
-            """Dict from name to expert (frozen model), for the experts whose frames the encoder reads."""
+            """Experts whose frames the encoder reads, by name."""
             ...
 
     part_names: ClassVar[tuple[str, ...]] = ()  # of the parts that are trained
 
     @property
     def reads_clips(self) -> bool:
-        """Whether the encoder reads the audio files of clips, so that these files must exist."""
+        """Whether the encoder reads the audio files of clips."""
         return any(expert.reads_clips for expert in self.experts.values())
 
     @property
     def training_frames(self) -> int | None:
-        """Maximum number of the expert's frames per clip in training; None for no limit.
+        """Most frames of a clip in training; None: no limit.
 
         A random part of this length is cut out of longer clips.
         """
@@ -81,23 +84,28 @@ class AudioSettings(EncoderKind):
 
     @property
     def frame_grid(self) -> Grid | None:
-        """Times of the frames of a clip's embedding; None if they equal the times of the expert's frames."""
+        """Times of embedded frames; None: those of the expert's frames."""
         return None
 
     @abstractmethod
     def build(self, out: int) -> AudioEncoder:
         """Build the encoder with untrained weights.
 
-        out: Number of values per embedding, the same as for text embeddings. Only this method imports torch.
+        Args:
+            out: Values of an embedding.
         """
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
-        """Yield the name and an error message of each setting that does not fit embeddings of `out` values."""
+        """Yield settings that do not fit embeddings of `out` values.
+
+        Yields:
+            The key, and a message.
+        """
         yield from ()
 
     @property
     def trained_parts(self) -> dict[str, bool]:
-        """Dict from the name of each part of the encoder to whether the part has trainable parameters.
+        """Whether each part of the encoder has trainable parameters.
 
         Each part may have a separate learning rate.
         """

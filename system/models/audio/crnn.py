@@ -1,4 +1,7 @@
-"""Encoders that end in a bidirectional GRU: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
+"""Encoders that end in a bidirectional GRU.
+
+They are the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -48,10 +51,11 @@ class GruSettings(AudioSettings):
 
 
 class Crnn(GruSettings):
-    """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that reduce the number of frames to a quarter,
-    a bidirectional GRU, and linear interpolation to the original number of frames. Each frame has 2 x `hidden` values,
-    scaled to length 1. In training, padding counts as frames with log-mel values of 0, as in the public code; in
-    evaluation, a clip is alone.
+    """The CRNN of the DCASE 2022 baseline.
+
+    Convolutions reduce the number of log-mel frames to a quarter. A bidirectional GRU follows, and linear interpolation
+    to the original number of frames. Each frame has 2 x `hidden` values, scaled to length 1. In training, padding
+    counts as frames with log-mel values of 0, as in the public code; in evaluation, a clip is alone.
 
     Source: github.com/xieh97/contrastive-negative-sampling (frames) and dcase2022-audio-retrieval (mean).
     """
@@ -73,8 +77,10 @@ class Crnn(GruSettings):
 
 
 class Gru(GruSettings):
-    """A linear layer to `width` values and a bidirectional GRU on the frames of one frozen expert. Each frame has 2 x
-    `hidden` values, scaled to length 1. Padding has no effect.
+    """A linear layer and a bidirectional GRU on frames.
+
+    The frames are those of one frozen expert. The linear layer gives `width` values, the GRU 2 x `hidden` values per
+    frame, scaled to length 1. Padding has no effect.
     """
 
     kind: Literal["gru"]
@@ -88,8 +94,9 @@ class Gru(GruSettings):
 
 
 class CrnnEncoder(AudioEncoder):
-    """Log-mel frames (B, T, bands) -> convolutions -> GRU -> frames (B, T, E), or their mean (B, E). Clips under 4
-    frames are padded with silence.
+    """The CRNN: log-mel frames -> convolutions -> GRU -> interpolation.
+
+    Frames (B, T, bands) give frames (B, T, E), or their mean (B, E). Clips under 4 frames are padded with silence.
     """
 
     def __init__(self, settings: Crnn) -> None:
@@ -113,7 +120,7 @@ class CrnnEncoder(AudioEncoder):
         return join_embeddings(found, order)
 
     def _frames(self, values: Tensor) -> Tensor:
-        """Embed the frames of clips of equal length, at least 4."""
+        """Embed the frames of clips of equal length."""
         values = F.pad(values.float(), (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])), value=SILENCE)
         hidden, _ = self.gru(self.cnn(values[:, None]).transpose(1, 2).flatten(2))
         return F.interpolate(hidden.transpose(1, 2), values.shape[1], mode="linear").transpose(1, 2)
@@ -123,7 +130,10 @@ class CrnnEncoder(AudioEncoder):
 
 
 class GruEncoder(AudioEncoder):
-    """Frames (B, T, D) of a frozen expert -> linear -> GRU -> frames (B, T, E), or their mean (B, E)."""
+    """A linear layer and a GRU.
+
+    Frames (B, T, D) give frames (B, T, E), or their mean (B, E).
+    """
 
     def __init__(self, settings: Gru) -> None:
         super().__init__()
@@ -142,7 +152,10 @@ class GruEncoder(AudioEncoder):
 
 
 def build_convolutions(dropout: float) -> nn.Sequential:
-    """Build the convolutions (B, 1, T, bands) -> (B, 128, T // 4, bands // 64); a pooling is (sum x^4)^(1/4)."""
+    """Build the convolutions of the CRNN.
+
+    They turn (B, 1, T, bands) into (B, 128, T // 4, bands // 64). A pooling is (sum x^4)^(1/4).
+    """
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
         layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)

@@ -1,6 +1,7 @@
-"""Encoders on the frames of frozen networks: heads of "Take it easy", a transformer over frames, a pooled MLP.
+"""Encoders on the frames of frozen networks.
 
-Also embeddings of clips that another program computed, which are one frame each.
+They are the heads of "Take it easy", a transformer over frames, a pooled MLP, and embeddings of clips that another
+program computed, which are one frame each.
 """
 
 from collections.abc import Iterator
@@ -45,8 +46,11 @@ class SeriesSettings(AudioSettings):
 
 
 class ExpertHeads(SeriesSettings):
-    """Layers per expert: linear to `width`, BART-type encoder, mean over time, linear to the size of text embeddings.
-    The embedding is the mean over experts, without scaling, so that larger ones weigh more.
+    """Layers per expert, whose embeddings are averaged.
+
+    The layers of an expert are a linear one to `width`, a BART-type encoder, the mean over time, and a linear one to
+    the size of text embeddings. The embedding is the mean over experts, without scaling, so that larger ones weigh
+    more.
 
     Source: "Take it easy" (2022), section 3.
     """
@@ -63,8 +67,10 @@ class ExpertHeads(SeriesSettings):
 
 
 class FrameTransformer(SeriesSettings):
-    """Linear layer to `width`, BART-type encoder, and linear layer to the size of text embeddings, one output per
-    frame, for finding moments.
+    """A transformer over frames, for finding moments.
+
+    A linear layer to `width`, a BART-type encoder, and a linear layer to the size of text embeddings give one output
+    per frame.
 
     Source: designed here, after a small trial with two layers of attention on the frames of YAMNet.
     """
@@ -82,7 +88,7 @@ class FrameTransformer(SeriesSettings):
 
 
 class PooledMlp(AudioSettings):
-    """Frames of one frozen expert, pooled over time, and two linear layers with a ReLU between them.
+    """Two linear layers on an expert's frames, pooled over time.
 
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2, with its encoder frozen.
     """
@@ -100,8 +106,9 @@ class PooledMlp(AudioSettings):
 
 
 class AudioEmbeddings(AudioSettings):
-    """Embeddings of clips that another program computed, unchanged. No audio is read. The embedding of a clip is looked
-    up by the clip's id, or else by its file name.
+    """Embeddings of clips that another program computed, unchanged.
+
+    No audio is read. The embedding of a clip is looked up by the clip's id, or else by its file name.
     """
 
     kind: Literal["embeddings"]
@@ -134,9 +141,10 @@ class AudioEmbeddings(AudioSettings):
 
 
 class FrameLayers(nn.Module):
-    """Frames (B, T, D) -> embeddings (B, E).
+    """The layers of one expert.
 
-    A linear layer, the encoder, the mean over time, and another linear layer.
+    They are a linear one, the encoder, the mean over time, and another linear one. Frames (B, T, D) give embeddings (B,
+    E).
     """
 
     def __init__(self, settings: SeriesSettings, dim: int, out: int, encoder: SeriesEncoder | None = None) -> None:

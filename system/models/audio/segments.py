@@ -1,4 +1,4 @@
-"""The audio encoder `segments`: a network embeds segments of clips, trained or frozen, and their vectors are averaged.
+"""The audio encoder `segments`: a network on parts of clips.
 
 Source: github.com/CPJKU/dcase2025_task6_baseline. Deviations: only segments with samples of the clip are computed (the
 source always computes three, and leaves empty ones out of the mean). With 16 bits, front-ends stay in float32.
@@ -30,8 +30,10 @@ from system.moments.windows import Grid
 
 
 class Segments(AudioSettings):
-    """A network on segments of waveforms. With output `clip`, the vectors of a clip's segments are pooled; with output
-    `frames`, the frames of its segments are joined. A linear layer follows.
+    """A network on segments of waveforms, trained or frozen.
+
+    With output `clip`, the vectors of a clip's segments are pooled; with output `frames`, the frames of its segments
+    are joined. A linear layer follows.
     """
 
     kind: Literal["segments"]
@@ -110,7 +112,7 @@ class Segments(AudioSettings):
 
 
 class SegmentEncoder(AudioEncoder):
-    """16-bit waves -> segments -> network -> pooled over a clip's segments -> linear layers.
+    """A network on segments of 16-bit waves, pooling, linear layers.
 
     In evaluation an embedding does not depend on other clips. In training, all segments share the random numbers of the
     network. Without `segment_seconds`, a clip is one segment, padded in training to the longest clip of its batch.
@@ -126,7 +128,7 @@ class SegmentEncoder(AudioEncoder):
         self.head = layer if isinstance(layer, nn.Sequential) else nn.Sequential(layer)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode. A frozen network stays in evaluation mode."""
+        """Set the mode; a frozen network stays in evaluation mode."""
         super().train(mode)
         self.network.train(mode and self.settings.trainable)
         return self

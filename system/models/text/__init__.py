@@ -1,4 +1,7 @@
-"""The text encoders. To add one, write its file here and import it below."""
+"""The text encoders.
+
+To add one, write its file here and import it below.
+"""
 
 from typing import Annotated, TypeAlias
 

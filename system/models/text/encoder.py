@@ -1,4 +1,4 @@
-"""The interface of a text encoder: its settings in a recipe, and a network from texts to embeddings."""
+"""The interface of text encoders: settings and a network."""
 
 import json
 from abc import ABC, abstractmethod
@@ -21,7 +21,10 @@ QUERIES_AT_ONCE = 16  # of waiting users: 32 queries sorted by length into halve
 
 
 class TextSettings(EncoderKind):
-    """Settings of one kind of text encoder. A subclass adds its `kind`, and `dim` as a field."""
+    """Settings of one kind of text encoder.
+
+    A subclass adds its `kind`, and `dim` as a field.
+    """
 
     reads_vocabulary: ClassVar[bool] = False  # whether it is built for the words of the training captions
 
@@ -38,7 +41,7 @@ class TextSettings(EncoderKind):
         return True
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
-        """Return why a text cannot be embedded, as far as the settings tell."""
+        """Return why a text has no embedding, by the settings."""
         return None
 
     @abstractmethod
@@ -52,7 +55,10 @@ class TextSettings(EncoderKind):
 
 
 class TextEncoder(nn.Module, ABC):
-    """Texts -> embeddings (N, D), or series of words (N, W, D)."""
+    """A network from texts to embeddings.
+
+    They are vectors (N, D), or series of words (N, W, D).
+    """
 
     counts_padding = False  # whether padding of a training batch counts as words
     caches_texts = True  # false for private queries, which must not be stored
@@ -69,7 +75,7 @@ class TextEncoder(nn.Module, ABC):
         return self._marker.device
 
     def forward(self, texts: Sequence[str]) -> Embedded:
-        """Embed texts, those of similar length together, so that little is padding."""
+        """Embed texts, those of similar length together."""
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
         size = suited_to(self.device, TEXTS_AT_ONCE) if self.caches_texts else QUERIES_AT_ONCE
         rows = order.split(size)
@@ -80,14 +86,20 @@ class TextEncoder(nn.Module, ABC):
         """Embed texts of similar length."""
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the length of each text, for grouping; 0 if nothing is padded."""
+        """Return the length of each text, for grouping.
+
+        It is 0 if nothing is padded.
+        """
         return [0] * len(texts)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Compute and store what does not change in training, such as a frozen model's vectors."""
+        """Compute and store what does not change in training."""
 
     def identity(self) -> str | None:
-        """Return a checksum of the published files; None if all weights are in checkpoints."""
+        """Return a checksum of the published files, if any.
+
+        It is None if all weights are in checkpoints.
+        """
         return None
 
     def frozen_parameters(self) -> int:
@@ -95,19 +107,22 @@ class TextEncoder(nn.Module, ABC):
         return 0
 
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts for which all clips would have the same score."""
+        """Return the texts that give all clips the same score."""
         return [text for text in texts if not words_of(text)]
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that the encoder does not know."""
+        """Return a text's words that the encoder does not know."""
         return [word for word in dict.fromkeys(words_of(text)) if self.without_known_words([word])]
 
     @property
     def logit_numbers(self) -> tuple[float, float] | None:
-        """Published scale and offset for dot products of clips and texts, if there are any."""
+        """Published scale and offset for dot products, if any."""
         return None
 
     def save_assets(self, folder: Path) -> None:
-        """Write what another machine needs, besides the weights and files that settings name."""
+        """Write what another machine needs besides the weights.
+
+        Files that settings name are left out.
+        """
         if self.vocabulary is not None:
             (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), encoding="utf-8")

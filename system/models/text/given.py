@@ -24,14 +24,16 @@ from system.models.text.encoder import TextEncoder, TextSettings
 
 
 class TextEmbeddings(TextSettings):
-    """Embeddings of captions and queries that another program computed, by the text as the manifest or the list of
-    queries spells it; or a folder with qid<id>.npz per query (tokens x values), whose mean is taken.
+    """Embeddings of captions and queries that another program computed.
+
+    They are found by the text as the manifest or the list of queries spells it. In a folder with qid<id>.npz per query
+    (tokens x values), the mean of the tokens is taken.
 
     Source of the folder: the features of the DCASE 2026 baseline, `clap_text` of MS-CLAP (Zenodo 18358706).
     """
 
     kind: Literal["embeddings"]
-    files: Annotated[list[str], Field(min_length=1)]  # .npz of embeddings; or one folder with a file per query
+    files: Annotated[list[str], Field(min_length=1)]  # .npz of embeddings; or one folder with qid<id>.npz per query
     queries: list[str] = Field(default_factory=list)  # files of moments or queries (.jsonl) with the ids of a folder
     array: str = "last_hidden_state"  # of the files of a folder
     blind_files: list[str] = Field(default_factory=list)  # as `files`, of a blind list; may be added after training
@@ -51,7 +53,10 @@ class TextEmbeddings(TextSettings):
         return self.head == "none"
 
     def open(self) -> Vectors:
-        """Read the embeddings by text; those of `files` count before those of a blind list."""
+        """Read the embeddings by text.
+
+        Those of `files` count before those of a blind list.
+        """
         found = self._read(self.files, self.queries)
         if not self.blind_files:
             return found
@@ -85,7 +90,10 @@ class TextEmbeddings(TextSettings):
 
 
 def read_queries(folder: Path, queries: Sequence[str], array: str) -> Vectors:
-    """Read the mean of the tokens of each query that has a file in a folder; the first of equal texts counts."""
+    """Read each query's mean token from its file.
+
+    Queries without a file are left out; the first of equal texts counts.
+    """
     lines = [line for path in queries for _, line in read_published(Path(path))]
     ids = {line.query: str(line.qid) for line in reversed(lines)}
     if len({*ids.values()}) < len(ids):
@@ -101,7 +109,7 @@ def read_queries(folder: Path, queries: Sequence[str], array: str) -> Vectors:
 
 
 class TextEmbeddingsEncoder(TextEncoder):
-    """Texts -> their given embeddings (N, D), and a trained layer if the settings have one."""
+    """Given embeddings of texts, and perhaps a trained layer."""
 
     caches_texts = False
 
@@ -134,7 +142,10 @@ class TextEmbeddingsEncoder(TextEncoder):
 
 
 def missing(files: Sequence[str], absent: Sequence[str]) -> str | None:
-    """Return a message about texts without an embedding, if there are any."""
+    """Return a message about texts without an embedding.
+
+    It is None if there are none.
+    """
     if not absent:
         return None
     named = f"{counted(len(absent), 'text', ',')}, such as {absent[0][:80]!r}"

@@ -1,4 +1,7 @@
-"""Text sides of published models of audio and text: CLAP, and Perception Encoder audio (PE-AV, PE-A-Frame)."""
+"""Text sides of published models of audio and text.
+
+They are CLAP and Perception Encoder audio (PE-AV, PE-A-Frame).
+"""
 
 import json
 from pathlib import Path
@@ -21,9 +24,11 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # without one, the l
 
 
 class JointText(PublishedText):
-    """The text encoder of a public CLAP, PE-AV or PE-A-Frame with its projection. With the audio encoder of the same
-    model it is a zero-shot system. CLAP cuts captions at 77 tokens, as its processor. PE needs the score `dot_product`
-    (PE-AV) or `frame_dot_products` (PE-A-Frame), since its embeddings do not have unit length.
+    """The text side of a CLAP, PE-AV or PE-A-Frame.
+
+    With the audio encoder of the same model it is a zero-shot system. CLAP cuts captions at 77 tokens, as its processor
+    does. PE needs the score `dot_product` (PE-AV) or `frame_dot_products` (PE-A-Frame), since its embeddings do not
+    have unit length.
 
     Sources: Wu et al., "Large-Scale Contrastive Language-Audio Pretraining" (2023); Meta's Perception Encoder
     Audiovisual (2025).
@@ -77,7 +82,7 @@ class JointTexts(nn.Module):
 
     @property
     def logit_numbers(self) -> tuple[float, float] | None:
-        """Scale and bias that turn the dot product of a clip and a text into a logit, as PE publishes them."""
+        """Published scale and bias of PE, for dot products."""
         if not hasattr(self.network, "text_audio_logit_scale"):
             return None
         return float(self.network.text_audio_logit_scale), float(self.network.text_audio_logit_bias)

@@ -35,7 +35,10 @@ RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class PublishedText(TextSettings):
-    """Settings of a published model and linear layers. If it is frozen, each text is embedded once and stored."""
+    """Settings of a published model and linear layers.
+
+    If the model is frozen, each text is embedded once and stored.
+    """
 
     model: str  # folder, package or hub name
     trainable: bool  # false: frozen
@@ -62,7 +65,10 @@ class PublishedText(TextSettings):
 
     @abstractmethod
     def load(self) -> Any:
-        """Load the model, in float32 on the CPU; its interface is that of a SentenceTransformer."""
+        """Load the model in float32 on the CPU.
+
+        Its interface is that of a SentenceTransformer.
+        """
 
     def clean(self, text: str) -> str:
         """Change a caption before it is tokenised."""
@@ -73,7 +79,9 @@ class PublishedText(TextSettings):
 
 
 class Published(PublishedText):
-    """A published text model by folder, package or hub name, with one linear layer, or two with a ReLU between them.
+    """A published text model by folder, package or hub name.
+
+    One linear layer follows, or two with a ReLU between them.
 
     Sources: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2: the first token of BERT; the
     DCASE 2025 baseline and SALSA (2024): RoBERTa-large, captions in lower case without ASCII punctuation, cut at 32
@@ -100,7 +108,7 @@ class Published(PublishedText):
 
 
 def load_tokens(name: str, pooling: str, dropout: float | None = None) -> Any:
-    """Load a transformer and a pooling of its tokens, as a SentenceTransformer."""
+    """Load a transformer and its pooling as a SentenceTransformer."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers.utils.logging import disable_progress_bar
@@ -126,7 +134,7 @@ def load_tokens(name: str, pooling: str, dropout: float | None = None) -> Any:
 
 
 class PublishedEncoder(TextEncoder):
-    """A published model, trained or frozen, and trained layers after it."""
+    """A published model, trained or frozen, and trained layers."""
 
     def __init__(self, settings: PublishedText, banks: Path) -> None:
         super().__init__()
@@ -151,7 +159,7 @@ class PublishedEncoder(TextEncoder):
         return self._network[0]
 
     def vectors(self, texts: Sequence[str]) -> Tensor:
-        """Compute the model's vectors (N, V) of cleaned texts of similar length."""
+        """Compute the model's vectors (N, V) of cleaned texts."""
         network = self.network.to(self.device)
         inputs = network.preprocess(list(texts), prompt=self._prompt)
         inputs = {name: on_device(one, self.device) if torch.is_tensor(one) else one for name, one in inputs.items()}

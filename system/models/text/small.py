@@ -19,9 +19,10 @@ from system.moments.labellings import length_mask
 
 
 class Transformer(TextSettings):
-    """A small text transformer from scratch over the words of the training captions: word vectors, a BART-type encoder,
-    the mean over words, and a linear layer. Words outside the vocabulary are skipped, so that an unseen word adds no
-    noise.
+    """A small text transformer from scratch.
+
+    It has vectors of the words of the training captions, a BART-type encoder, the mean over words, and a linear layer.
+    Words outside the vocabulary are skipped, so that an unseen word adds no noise.
     """
 
     kind: Literal["transformer"]

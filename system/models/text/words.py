@@ -26,11 +26,11 @@ LONGEST_WORD = 4096  # bytes
 
 
 class WordVectors(TextSettings):
-    """A vector per word of a caption, scaled to length 1, or the mean of the vectors, scaled to length 1. In training,
-    padding counts as words of the series, as in the public code. Words that are not in the file get one random vector.
+    """A vector per word of length 1, or their mean.
 
     A word is looked up in lower case, then with a capital letter, then by the mean of its parts between hyphens and
-    apostrophes.
+    apostrophes. Words that are not in the file get one random vector. The mean is scaled to length 1. In training,
+    padding counts as words of the series, as in the public code.
 
     Source: github.com/xieh97/contrastive-negative-sampling (2023, section 4.2) and dcase2022-audio-retrieval.
     Deviations: the public code lists replacements of unknown words by hand (a -> A, walkie-talkie -> walkie, talkie),
@@ -66,7 +66,7 @@ class WordVectors(TextSettings):
 
 
 class WordVectorsEncoder(TextEncoder):
-    """Captions -> word vectors (N, W, D), or their mean (N, D)."""
+    """Word vectors (N, W, D) of captions, or their mean."""
 
     def __init__(self, settings: WordVectors) -> None:
         super().__init__()
@@ -119,12 +119,18 @@ class WordVectorsEncoder(TextEncoder):
 
 
 class WordVectorFile:
-    """Vectors by word: a first line with V and D, then each word, a blank, and D little-endian float32 numbers. The
-    file is read once to find the words; the first of equal words counts.
+    """Vectors by word, in word2vec's binary format.
+
+    The first line has V and D. Then come each word, a blank, and D little-endian float32 numbers. The file is read once
+    to find the words; the first of equal words counts.
     """
 
     def __init__(self, path: Path, dim: int) -> None:
-        """Open a file. Raises KitError if it is missing, cut, of another format, or of another dimension."""
+        """Open a file.
+
+        Raises:
+            KitError: It is missing, cut, of another format, or of another dimension.
+        """
         self.path, self.dim, self._offsets = path, dim, dict[bytes, int]()
         if path.suffix != ".bin":
             raise KitError(f"{path}: not word2vec's binary format; name a .bin file")
@@ -150,7 +156,7 @@ class WordVectorFile:
         return self._count
 
     def get(self, word: str) -> np.ndarray | None:
-        """Return the (D,) float32 vector of a word, if the file has it."""
+        """Return a word's vector (D,), if the file has it."""
         offset = self._offsets.get(word.encode())
         return None if offset is None else np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32)
 
