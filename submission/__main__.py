@@ -137,9 +137,9 @@ def write(scores: str, *, out: Path, edition: Year = None) -> None:
     source, year = scores_file(scores), common_edition(edition, [scores])
     require_other(out, [source])
     if year.output == "windows":
-        from submission.formats.moments import read_moments, write_moments
+        from submission.formats.moments import read_answers, write_answers
 
-        write_moments(out, read_moments(source))
+        write_answers(out, read_answers(source))
     else:
         write_csv(read_scores(source), out, year)
     print(f"wrote {out} of edition {year.name}")

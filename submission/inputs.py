@@ -62,9 +62,9 @@ def check_output(data: bytes, edition: Edition, truth: AnyTruth) -> Findings:
     if edition.output != "windows":
         _, rows, problems = check_csv(data, edition, labels)
         return Findings([*format_problems(problems)], [], counted(len(rows), "query"))
-    from submission.formats.moments import check_moments
+    from submission.formats.moments import check_answers
 
-    answers, problems, notes = check_moments(data, moments)
+    answers, problems, notes = check_answers(data, moments)
     if answers and answers[0].is_scored:
         notes.append(Problem(None, SCORED))
     return Findings([*format_problems(problems)], [*format_problems(notes)], counted(len(answers), "query"))

@@ -54,7 +54,7 @@ class MomentQuery:
 
 
 @validated(frozen=True, config=ConfigDict(populate_by_name=True))
-class Moments:
+class Answer:
     """The windows found for a query, best first."""
 
     line: int
@@ -106,7 +106,7 @@ class Checked(NamedTuple):
         notes: Unusual content, which is scored anyway.
     """
 
-    answers: list[Moments]
+    answers: list[Answer]
     problems: list[Problem]
     notes: list[Problem]
 
@@ -120,22 +120,22 @@ def read_moment_truth(path: Path) -> MomentTruth:
     return MomentTruth(queries, path.name)
 
 
-def read_moments(path: Path, truth: MomentTruth | None = None) -> list[Moments]:
+def read_answers(path: Path, truth: MomentTruth | None = None) -> list[Answer]:
     """Read found windows. Raises SubmissionError for a file with problems."""
     require_file(path)
-    answers, problems, _ = check_moments(path.read_bytes(), truth)
+    answers, problems, _ = check_answers(path.read_bytes(), truth)
     require_none(path, problems)
     return answers
 
 
-def check_moments(data: bytes, truth: MomentTruth | None = None) -> Checked:
+def check_answers(data: bytes, truth: MomentTruth | None = None) -> Checked:
     """Check found windows.
 
     With a truth, the file must have all queries and no others.
 
     Stricter than the official script of 2026, which accepts reversed windows and repeated queries.
     """
-    adapter, found, problems = TypeAdapter(Moments), dict[str, Moments](), list[Problem]()
+    adapter, found, problems = TypeAdapter(Answer), dict[str, Answer](), list[Problem]()
     for number, line in enumerate(data.splitlines(), 1):
         try:
             answer = adapter.validate_python({**json.loads(line), "line": number})
@@ -162,35 +162,35 @@ def check_moments(data: bytes, truth: MomentTruth | None = None) -> Checked:
     return Checked(answers, problems, notes)
 
 
-def windows_by_query(answers: Iterable[Moments]) -> dict[str, list[Window]]:
+def windows_by_query(answers: Iterable[Answer]) -> dict[str, list[Window]]:
     """Return the found windows of each query id."""
     return {answer.qid: answer.windows for answer in answers}
 
 
-def write_scored_moments(path: Path, answers: Sequence[Moments]) -> None:
+def write_scored_answers(path: Path, answers: Sequence[Answer]) -> None:
     """Write all windows with their scores, for scoring."""
     with writing(path) as file:
         file.writelines(_line(answer, answer.windows) for answer in answers)
 
 
-def write_moments(path: Path, answers: Sequence[Moments]) -> None:
+def write_answers(path: Path, answers: Sequence[Answer]) -> None:
     """Write a file to submit."""
     with writing(path) as file:
         file.write(submitted(answers))
 
 
-def submitted(answers: Sequence[Moments]) -> bytes:
+def submitted(answers: Sequence[Answer]) -> bytes:
     """Return a file to submit: the best windows, without scores."""
     best = ([window[:2] for window in answer.ranked[:MAX_WINDOWS]] for answer in answers)
     return b"".join(map(_line, answers, best))
 
 
-def _line(answer: Moments, windows: list[Window]) -> bytes:
+def _line(answer: Answer, windows: list[Window]) -> bytes:
     content = {"qid": answer.qid, "query": answer.query, "vid": answer.vid, "pred_relevant_windows": windows}
     return json.dumps(content, ensure_ascii=False).encode() + b"\n"
 
 
-def _oddities(answer: Moments, query: MomentQuery | None) -> list[Problem]:
+def _oddities(answer: Answer, query: MomentQuery | None) -> list[Problem]:
     """Return unusual content of a line, which is scored anyway."""
     windows = answer.windows
     end_of = query.seconds if query and query.seconds is not None else float("inf")

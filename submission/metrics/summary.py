@@ -257,9 +257,9 @@ def with_truth(matrix: ScoreMatrix, relevant: Relevant) -> ScoreMatrix:
 
 def summarise_moments_file(path: Path, truth: "MomentTruth", edition: Edition) -> Summary:
     """Return the metrics of a file of moments."""
-    from submission.formats.moments import read_moments, windows_by_query
+    from submission.formats.moments import read_answers, windows_by_query
 
-    return summarise_moments(windows_by_query(read_moments(path, truth)), truth, edition)
+    return summarise_moments(windows_by_query(read_answers(path, truth)), truth, edition)
 
 
 def summarise_moments(predictions: Mapping[str, Windows], truth: "MomentTruth", edition: Edition) -> Summary:

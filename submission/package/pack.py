@@ -7,7 +7,7 @@ from typing import NamedTuple
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, csv_of
-from submission.formats.moments import read_moments, submitted
+from submission.formats.moments import read_answers, submitted
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import read_annotations
 from submission.inputs import AnyTruth
@@ -88,7 +88,7 @@ def _pack_one(
         known = runs[0].truth
         figures = summarise_moments_file(scored, known, edition).values
         truth = blind.truth if blind else None if facts.output else known
-        answers = read_moments(output, truth)
+        answers = read_answers(output, truth)
         if truth:  # in the order of the organisers' list
             position = {qid: number for number, qid in enumerate(truth.queries)}
             answers.sort(key=lambda answer: position[answer.qid])

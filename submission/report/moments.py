@@ -4,7 +4,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from data_tools.manifest import read_manifest
-from submission.formats.moments import Moments
+from submission.formats.moments import Answer
 from submission.metrics.moments import LENGTHS
 from submission.report.audio import AudioStore
 from submission.runs.entry import Entry
@@ -26,7 +26,7 @@ def content(run: Entry, store: AudioStore) -> dict[str, Any]:
 
 
 def make_axis(
-    run: Entry, answer: Moments, frames: FrameScores, paths: dict[str, Path], store: AudioStore
+    run: Entry, answer: Answer, frames: FrameScores, paths: dict[str, Path], store: AudioStore
 ) -> dict[str, Any]:
     """Return the time axis of one query; windows are (start, end, opacity)."""
     query = run.truth.queries[answer.qid]

@@ -8,7 +8,7 @@ from typing import Any
 from data_tools.files import read_json
 from submission.editions import Edition, get_any_edition
 from submission.errors import SubmissionError
-from submission.formats.moments import Moments, MomentTruth, read_moment_truth, read_moments, windows_by_query
+from submission.formats.moments import Answer, MomentTruth, read_answers, read_moment_truth, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.metrics.summary import Summary, bounds_or_none, summarise_matrix, summarise_moments
 from submission.runs.record import MomentsResult, RankedResult, RunResult, finish_hint, read_result
@@ -95,9 +95,9 @@ class Entry:
         return read_moment_truth(self.folder / f"scores/{self.name}.truth.jsonl")
 
     @cached_property
-    def answers(self) -> list[Moments]:
+    def answers(self) -> list[Answer]:
         """The found windows, with scores."""
-        return read_moments(self.scores, self.truth)
+        return read_answers(self.scores, self.truth)
 
     @cached_property
     def summary(self) -> Summary:

@@ -16,17 +16,16 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
-from data_tools.moments import Moment, inside_recordings, read_moments
-from data_tools.moments import write_moments as write_truth
+from data_tools.moments import Moment, inside_recordings, read_moments, write_moments
 from data_tools.settings import fault_of, parse
 from submission.editions import MAX_WINDOWS, Edition, get_moments_edition
 from submission.formats.moments import (
-    Moments,
+    Answer,
     MomentTruth,
     read_moment_truth,
     windows_by_query,
-    write_moments,
-    write_scored_moments,
+    write_answers,
+    write_scored_answers,
 )
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values, summarise_moments
@@ -106,7 +105,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
     series = _score_asked(retriever, asked)[1]
     located = find_windows([(score, series)], entry.decoding, entry.windows)
     truth, answers = _write_windows(run.file("windows", name), run.file("truth", name), asked, located)
-    write_moments(run.file("answers", name), answers)
+    write_answers(run.file("answers", name), answers)
     frames = {qid: FrameScores(one.edges, one.frames) for qid, one in zip(truth.queries, located, strict=True)}
     write_frame_scores(run.file("frames", name), frames)
     figures: dict[str, object] = dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
@@ -169,21 +168,21 @@ def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: s
 
 def _write_windows(
     path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
-) -> tuple[MomentTruth, list[Moments]]:
+) -> tuple[MomentTruth, list[Answer]]:
     """Write windows with scores, and queries with known windows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_truth(truth_file, asked.moments, asked.recordings.values())
+    write_moments(truth_file, asked.moments, asked.recordings.values())
     truth = read_moment_truth(truth_file)
     answers = [
-        Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
+        Answer(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
         for query, one in zip(truth.queries.values(), located, strict=True)
     ]
-    write_scored_moments(path, answers)
+    write_scored_answers(path, answers)
     return truth, answers
 
 
 def metrics_of_new_texts(
-    answers: Sequence[Moments], truth: MomentTruth, edition: Edition, trained: Collection[str]
+    answers: Sequence[Answer], truth: MomentTruth, edition: Edition, trained: Collection[str]
 ) -> dict[str, object]:
     """Return metrics and number of queries with new texts.
 

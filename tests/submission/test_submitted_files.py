@@ -18,12 +18,12 @@ from submission.editions import EDITIONS, MOMENTS, format_metric, get_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, csv_of, editions_of, read_csv, write_csv
 from submission.formats.moments import (
-    check_moments,
+    check_answers,
+    read_answers,
     read_moment_truth,
-    read_moments,
     windows_by_query,
-    write_moments,
-    write_scored_moments,
+    write_answers,
+    write_scored_answers,
 )
 from submission.formats.pairs import Pair, read_pairs, write_pairs
 from submission.formats.problems import Problem, format_problems
@@ -335,16 +335,16 @@ def test_pairs_survive_a_round_trip_and_wrong_ones_are_refused_by_line(tmp_path:
 
 def test_found_windows_are_written_with_and_without_scores(tmp_path: Path) -> None:
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
-    answers = read_moments(write_found(tmp_path / "found.jsonl"), truth)
+    answers = read_answers(write_found(tmp_path / "found.jsonl"), truth)
     assert windows_by_query(answers) == FOUND
-    write_scored_moments(tmp_path / "again.jsonl", answers)
-    assert read_moments(tmp_path / "again.jsonl") == answers
+    write_scored_answers(tmp_path / "again.jsonl", answers)
+    assert read_answers(tmp_path / "again.jsonl") == answers
     many = replace(answers[0], windows=[[float(n), n + 1.0, n / 20] for n in range(12)])
-    write_moments(tmp_path / "out.jsonl", [many])
+    write_answers(tmp_path / "out.jsonl", [many])
     (line,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert line["pred_relevant_windows"] == [[n, n + 1] for n in range(11, 1, -1)], "the best ten, best first"
     assert list(line) == ["qid", "query", "vid", "pred_relevant_windows"]
-    assert not read_moments(tmp_path / "out.jsonl")[0].is_scored
+    assert not read_answers(tmp_path / "out.jsonl")[0].is_scored
     assert truth.windows() == QUERIES
     assert read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True)).is_blind
 
@@ -380,7 +380,7 @@ def test_each_fault_of_found_windows_is_reported_with_its_line(
 ) -> None:
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     data = "".join(json.dumps(each) + "\n" if each != "x" else "x\n" for each in lines).encode()
-    problems = check_moments(data, truth).problems
+    problems = check_answers(data, truth).problems
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
 
 
@@ -388,7 +388,7 @@ def test_query_ids_may_be_whole_numbers_as_in_unav_100(tmp_path: Path) -> None:
     line = {"qid": 0, "query": "x", "vid": "v", WINDOWS: [[0, 1]], "relevant_windows": [[0, 1]]}
     path = json_lines(tmp_path / "numbers.jsonl", [line])
     truth = read_moment_truth(path)
-    assert windows_by_query(read_moments(path, truth)) == truth.windows() == {"0": [[0, 1]]}
+    assert windows_by_query(read_answers(path, truth)) == truth.windows() == {"0": [[0, 1]]}
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_windows_outside_the_recording_or_without_length_are_noted(
 ) -> None:
     line = named("a_1") | {"duration": 60, "relevant_windows": [window], WINDOWS: [window]}
     truth = read_moment_truth(json_lines(tmp_path / "one.jsonl", [line]))
-    assert bool(check_moments((tmp_path / "one.jsonl").read_bytes(), truth).notes) == is_odd
+    assert bool(check_answers((tmp_path / "one.jsonl").read_bytes(), truth).notes) == is_odd
 
 
 def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
@@ -407,13 +407,13 @@ def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
     odd = [[5, 5, 0.1], [70, 80, 0.9], *([n, n + 1, 0.0] for n in range(10))]
     lines = [LINE | {WINDOWS: odd, "query": "other"}, *(named(q) | {WINDOWS: FOUND[q]} for q in list(FOUND)[1:])]
     json_lines(tmp_path / "odd.jsonl", lines)
-    found = check_moments((tmp_path / "odd.jsonl").read_bytes(), truth)
+    found = check_answers((tmp_path / "odd.jsonl").read_bytes(), truth)
     assert found.problems == []
     kinds = " ".join(note.kind for note in found.notes if note.line == 1)
     for word in ("length", "more than", "sorted", "differs"):
         assert word in kinds
     ten = json.dumps(LINE | {WINDOWS: [[n, n + 1] for n in range(10)]}).encode()
-    assert check_moments(ten).notes == []
+    assert check_answers(ten).notes == []
 
 
 # --- files of a run ----------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from data_tools.moments import write_moments
 from submission.__main__ import main as submission
 from submission.editions import MOMENTS, get_moments_edition
 from submission.errors import SubmissionError
-from submission.formats.moments import MomentQuery, Moments, MomentTruth
+from submission.formats.moments import Answer, MomentQuery, MomentTruth
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values
 from submission.runs.entry import open_entry
@@ -264,7 +264,7 @@ def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_va
     truth, edition = MomentTruth(queries, "t.jsonl"), MOMENTS["2026"]
     windows = [[20, 30, 1.0], [0, 10, 1.0], [20, 30, 1.0]]
     pairs = zip(queries.values(), windows, strict=True)
-    answers = [Moments(query.line, query.qid, query.query, query.vid, [window]) for query, window in pairs]
+    answers = [Answer(query.line, query.qid, query.query, query.vid, [window]) for query, window in pairs]
     found = metrics_of_new_texts(answers, truth, edition, {"a", "other"})
     assert found["new_texts"] == 2
     assert found["figures_of_new_texts"] == pytest.approx(dict.fromkeys(edition.metrics, 0.5))
