@@ -137,7 +137,7 @@ def by_name(clips: Iterable[Clip]) -> dict[str, Clip]:
     """Return each recording by its file's name without suffix. Raises DataError for two recordings of one name."""
     found: dict[str, Clip] = {}
     for clip in clips:
-        if (other := found.setdefault(PurePath(clip.file_name).stem, clip)) is not clip and other.id != clip.id:
+        if (other := found.setdefault(PurePath(clip.file_name).stem, clip)).id != clip.id:
             raise DataError(f"{other.id} and {clip.id} have the same name; rename one of the files")
     return found
 
