@@ -186,7 +186,7 @@ def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, 
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
     plan = run(copy, "system", "check", path)
-    assert "ranked by chance, seed 3" in plan
+    assert "ranked by chance" in plan
     assert "chance, seed 3" in run(copy, "system", "run", path, "--out", tmp_path / "run")
     inside = np.load(tmp_path / "run/scores/by_chance.npy")
     assert np.array_equal(inside, np.random.default_rng(3).random(inside.shape, np.float32))

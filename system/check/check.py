@@ -2,7 +2,7 @@
 
 import math
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +24,7 @@ from system.experiments.studies import describe_progress, folder_of, load_study
 from system.models.retrieval import trainable_numbers
 from system.ranking.entries import RankBlind
 from system.recipe import schema
-from system.recipe.data import few_clips, input_paths, moments_of, require_output
+from system.recipe.data import few_clips, input_paths, moments_of
 from system.recipe.load import load_recipe
 from system.runs.folder import trained_files
 from system.runs.open import training_vocabulary
@@ -70,8 +70,8 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
 
     Of a study's cells, the first is printed whole, and of the others only what differs.
     """
-    recipes, folders = {}, []
-    if is_study := path.name.endswith(".study.yaml"):
+    folders = list[Path]()  # of a study's runs
+    if path.name.endswith(".study.yaml"):
         if step:
             raise KitError("--step measures a recipe, not a study; name the study's recipe")
         study, cells = load_study(path, changes, runs)
@@ -79,7 +79,7 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
         recipes = {f"cell {cell}": cells[cell, study.seeds[0]].recipe for cell in study.cells}
     else:
         recipe = load_recipe(path, changes).recipe
-        recipes[f"recipe {recipe.name}, seed {recipe.seed}"] = recipe
+        recipes = {f"recipe {recipe.name}, seed {recipe.seed}": recipe}
     shown: list[Line] = []
     problems: list[Line] = []
     for title, recipe in recipes.items():
@@ -99,8 +99,8 @@ def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, 
             steps = {name: steps_per_epoch(stage, data) for name, stage in recipe.stages.items()}
             for line in measure(recipe, clips, steps, device_of(device)):
                 print(f"  step {line}")
-    if is_study:
-        print(f"study {study.name}: {describe_progress(folders)}")
+    if folders:
+        print(f"study {path.name}: {describe_progress(folders)}")
     if problems:
         print("to fix, the first one first:", *(f"  {kind}  {text}" for kind, text in to_fix(problems)), sep="\n")
     ok = all(line.kind == WARNING for line in problems)
@@ -135,9 +135,9 @@ def _with_size(message: str) -> str:
 
 
 def find_data(recipe: schema.Recipe) -> Data:
-    paths = {path for path in (Path(source.manifest) for source in recipe.data.values()) if path.exists()}
-    manifests = {path: read_manifest(path) for path in paths}
-    return {name: _find(source, manifests.get(Path(source.manifest))) for name, source in recipe.data.items()}
+    paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
+    listed = {path: read_manifest(Path(path)) for path in paths}
+    return {name: _find(source, listed.get(source.manifest)) for name, source in recipe.data.items()}
 
 
 def _find(source: schema.Source, listed: list[Clip] | None) -> Found:
@@ -167,21 +167,15 @@ def check(recipe: schema.Recipe, data: Data, made_before: Collection[Path] = ())
         stored = f", {format_size(size)} in {recipe.banks}/" if size else ""
         yield Line(FACT, f"expert {name}", f"{expert.frame_description}{stored}")
         for source_name, found in data.items():
-            if fault := common_fault(expert, found.clips):
-                yield Line(MISTAKE, f"expert {name}, data {source_name}", fault)
+            if misfit := common_fault(expert, found.clips):
+                yield Line(MISTAKE, f"expert {name}, data {source_name}", misfit)
         needed += size
     if needed > free_bytes(Path(recipe.banks)):
         yield Line(WARNING, recipe.banks, f"about {format_size(needed)} of frames do not fit; use another disk")
     yield from _model(recipe, data)
     for key, path in recipe.other_models.items():
-        if path.suffix == ".npz":
-            if not path.is_file():
-                yield Line(MISSING, f"{key} {path}", "write this file with lbar embed")
-        elif path not in made_before:
-            try:
-                trained_files(path)
-            except KitError as error:
-                yield Line(MISSING, f"{key} {path}", str(error))
+        if path not in made_before and (fault := _error(trained_files, path)):
+            yield Line(MISSING, f"{key} {path}", fault)
     for name, stage in recipe.stages.items():
         yield from _stage(f"stage {name}", stage, data)
     yield from _rankings(recipe, data)
@@ -204,11 +198,10 @@ def _source(
         yield Line(MISSING, where, f"only {few}")
     some = clips[:: math.ceil(len(clips) / CHECKED_FILES)] if reads_clips else ()
     if absent := [clip.path for clip in some if not Path(clip.path).exists()]:
-        said = f"{len(absent):,} of {counted(len(some), 'audio file', ',')} not found, first {absent[0]}"
-        yield Line(MISSING, where, f"{said}; put the files at these paths, or make the manifest again")
+        counts = f"{len(absent):,} of {counted(len(some), 'audio file', ',')}"
+        yield Line(MISSING, where, f"{counts} not found, first {absent[0]}; put them there, or make the manifest again")
     if source.moments and not Path(source.moments).exists():
-        cure = "make it with lbar data castella or scenes --moments"
-        yield Line(MISSING, where, f"the moments file {source.moments} is missing; {cure}")
+        yield Line(MISSING, source.moments, "make this file with lbar data castella, or scenes --moments")
 
 
 def _missing_manifest(where: str, file: str, expected: schema.Expected | None, source: schema.Source) -> Iterator[Line]:
@@ -219,8 +212,7 @@ def _missing_manifest(where: str, file: str, expected: schema.Expected | None, s
         yield Line(MISSING, source.manifest, f"put the manifest at this path; {at}")
         return
     try:
-        require_output(source.make, Path(source.manifest))
-        absent = [str(path) for path in input_paths(source.make) if not path.exists()]
+        absent = [str(path) for path in input_paths(source.make, Path(source.manifest)) if not path.exists()]
     except KitError as error:
         yield Line(MISTAKE, f"make of {source.manifest}", str(error))
         return
@@ -286,26 +278,28 @@ def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
     yield Line(FACT, where, f"{updates} of {stage.batch_size} {stage.unit}s from {' + '.join(stage.train.data)}")
     items = [found.items(stage.unit) for found in sources]
     if all(items) and sum(items) < stage.batch_size:
-        message = f"batch_size {stage.batch_size} is more than the {counted(sum(items), 'item')} of the data; lower it"
-        yield Line(MISTAKE, where, message)
+        yield Line(
+            MISTAKE, where, f"batch_size {stage.batch_size} is above the {counted(sum(items), 'item')}; lower it"
+        )
     monitored = [data[source] for source in stage.monitor.data]
     clips = [found.items("clip") for found in monitored]
     if stage.unit != "moment" and all(clips) and sum(clips) < 2:
-        fault = f"validation needs two clips with captions, but has {sum(clips)}; change monitor.data"
+        yield Line(MISTAKE, where, f"validation needs two clips with captions, not {sum(clips)}; change monitor.data")
+    moments = [moment for found in (*sources, *monitored) for moment in found.moments]
+    if stage.unit == "moment" and (fault := _error(require_known_windows, moments)):
         yield Line(MISTAKE, where, fault)
+    trained = [clip for found in sources for clip in found.clips]
+    if stage.augment and (fault := _error(Augmentation, stage.augment, trained)):
+        yield Line(MISTAKE, f"{where} augment", fault)
+
+
+def _error(function: Callable[..., object], *arguments: object) -> str:
+    """Return the text of the KitError that a call raises, if any."""
     try:
-        if stage.unit == "moment":
-            require_known_windows([moment for found in (*sources, *monitored) for moment in found.moments])
+        function(*arguments)
     except KitError as error:
-        yield Line(MISTAKE, where, str(error))
-    if stage.augment:
-        absent = [file for file in stage.augment.files() if not Path(file).is_file()]
-        yield from (Line(MISSING, f"{where} {file}", "this file does not exist; correct the path") for file in absent)
-        try:
-            if not absent:
-                Augmentation(stage.augment, [clip for found in sources for clip in found.clips])
-        except KitError as error:
-            yield Line(MISTAKE, f"{where} augment", str(error))
+        return str(error)
+    return ""
 
 
 def steps_per_epoch(stage: schema.Stage, data: Data) -> int:
@@ -321,11 +315,12 @@ def _rankings(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
         where, ranked = f"rank {name}", recipe.ranked(name)
         missing = " and ".join(ranked.missing_files) if isinstance(ranked, RankBlind) else ""
         absent = f"; skipped until {missing} exist" if missing else ""
-        yield Line(FACT, where, f"{ranked.pool[0]} {entry.how_scored}, edition {entry.edition}{absent}")
+        yield Line(FACT, where, f"{ranked.pool[0]} ranked by {entry.kind}, edition {entry.edition}{absent}")
         if isinstance(ranked, RankBlind) or entry.finds_windows or not entry.csv:
             continue
         clips = len(data[ranked.data].clips)
         edition = get_edition(entry.edition).for_pool(clips)
         if edition.output == "ranked" and 0 < clips < edition.ranking_length:
-            fault = f"a ranked CSV needs {edition.ranking_length} clips, but {ranked.data} has {clips}; set csv: false"
-            yield Line(MISTAKE, where, fault)
+            yield Line(
+                MISTAKE, where, f"a ranked CSV needs {edition.ranking_length} clips, not {clips}; set csv: false"
+            )

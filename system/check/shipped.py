@@ -43,8 +43,4 @@ def copy_recipe(name: str, source: str) -> str:
         raise KitError(f"{out} already exists; choose another name, or delete it")
     text = re.sub("^name: .*$", f"name: {name}", shipped[found[0]].read_text(encoding="utf-8"), flags=re.M)
     write_text(out, re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M))
-    from system.recipe.load import load_recipe
-
-    fetches = any(part.needs() for part in load_recipe(out).recipe.model.parts.values())
-    steps = f"lbar download {out}, then lbar check {out}" if fetches else f"lbar check {out}"
-    return f"wrote {out}, a copy of {found[0]}; next: {steps}"
+    return f"wrote {out}, a copy of {found[0]}; next: lbar check {out}, and lbar download {out} if files are missing"

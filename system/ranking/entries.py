@@ -30,7 +30,6 @@ EditionKey = int | Literal["custom"]
 
 
 FACTS, VALIDATED, CHECKPOINT = "hub correction", "validation mAP@10", "checkpoint"  # keys of a score matrix's facts
-WHAT_IS_RANKED = {"kind", "data", "audio", "queries", "edition", "csv"}  # keys that do not say how an entry scores
 
 
 class RankedSet(NamedTuple):
@@ -72,13 +71,6 @@ class RankEntry(Strict):
     def other_models(self) -> list[str]:
         """Folders of other models whose scores are used."""
         return []
-
-    @property
-    def how_scored(self) -> str:
-        """Settings such as "ranked by checkpoint, stage train"."""
-        shown = {key: value for key, value in self if key not in WHAT_IS_RANKED}
-        texts = [f"{key} {', '.join(one) if isinstance(one, list) else one}" for key, one in shown.items()]
-        return ", ".join([f"ranked by {self.kind}", *texts])
 
     @abstractmethod
     def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:

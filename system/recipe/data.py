@@ -31,8 +31,8 @@ class Data:
 
     clips: dict[str, Sequence[Clip]]  # of each source's split, with those that cannot be read
     features: Features  # of the others
-    augmentations: dict[str, Augmentation] = field(default_factory=dict)  # by stage
     moments: dict[str, list[Moment]] = field(default_factory=dict)  # by source
+    augmentations: dict[str, Augmentation] = field(default_factory=dict)  # by stage
 
     def captions(self, sources: Iterable[str]) -> list[str]:
         """Return the captions of the readable clips of data sources."""
@@ -62,10 +62,8 @@ class Data:
         Args:
             seed: The recipe's seed, and the stage's number.
         """
-        items = [self.items(source, stage.unit) for source in stage.train.data]
-        clips = [clip for source in stage.train.data for clip in self.readable_clips(source)]
+        items, augment = [self.items(source, stage.unit) for source in stage.train.data], self.augmentations.get(name)
         try:
-            augment = Augmentation(stage.augment, clips) if stage.augment else None
             return Sampler(items, stage.train.mix, stage.batch_size, stage.captions_per_clip, seed, augment)
         except KitError as error:
             raise KitError(f"stage {name}: no batches can be made: {error}") from error
@@ -83,8 +81,7 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
         device: Of the experts; None: this machine's default.
 
     Raises:
-        KitError: No audio of a source can be read, or moments or augmentation files do not fit the clips. What can be
-            said without computing is said first.
+        KitError: No audio of a source can be read, or moments or augmentation files do not fit the clips.
     """
     listed = {path: read_manifest(Path(path)) for path in {source.manifest: None for source in recipe.data.values()}}
     clips: dict[str, Sequence[Clip]] = {}
@@ -102,11 +99,6 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
             log.warning("data source %s has only %s", name, few)
         if recipe.model.audio.reads_clips and not any(Path(clip.path).is_file() for clip in part):
             raise _unreadable(name, part, f"{part[0].path}: no such audio file")
-    augmentations = {
-        name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])
-        for name, stage in recipe.stages.items()
-        if stage.augment
-    }
     every_clip = {clip.id: clip for part in clips.values() for clip in part}.values()
     whole = {clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]}
     experts = dict(recipe.model.audio.experts)
@@ -114,7 +106,12 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
     for name, found in clips.items():
         if all(clip.id in features.broken for clip in found):
             raise _unreadable(name, found, features.broken[found[0].id])
-    return Data(clips, features, augmentations, moments)
+    data = Data(clips, features, moments)
+    for name, stage in recipe.stages.items():
+        if stage.augment:
+            trained = [clip for source in stage.train.data for clip in data.readable_clips(source)]
+            data.augmentations[name] = Augmentation(stage.augment, trained)
+    return data
 
 
 def moments_of(source: schema.Source, listed: Sequence[Clip], part: Sequence[Clip]) -> list[Moment]:
@@ -173,7 +170,7 @@ def _is_made(name: str, manifest: Path, command: str) -> bool:
 def _make(name: str, manifest: Path, command: str) -> None:
     from data_tools.__main__ import main  # imports the verb
 
-    require_output(command, manifest)
+    input_paths(command, manifest)  # an error for a wrong command
     log.info("data source %s: making its manifest with %s", name, command)
     if main(shlex.split(command)[2:], inside=True) or not manifest.exists():
         raise KitError(f"data source {name}: `{command}` did not make {manifest}; see its output above")
@@ -187,25 +184,12 @@ def few_clips(source: schema.Source, count: int) -> str:
     return f"{count:,} of {source.expected.clips:,} published clips; get the others, then delete {source.manifest}"
 
 
-def input_paths(command: str) -> list[Path]:
+def input_paths(command: str, manifest: Path) -> list[Path]:
     """Return the files and folders that a `make` command reads.
 
     Raises:
-        KitError: `lbar data` does not accept the command.
+        KitError: `lbar data` does not accept the command, or it writes another manifest.
     """
-    values = [value for key, value in _parsed_arguments(command).items() if key not in OUTPUTS]
-    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
-    return [path for path in paths if isinstance(path, Path)]
-
-
-def require_output(command: str, manifest: Path) -> None:
-    """Refuse a `make` command that writes another manifest."""
-    out = _parsed_arguments(command).get("out")
-    if isinstance(out, Path) and out.suffix == ".jsonl" and os.path.abspath(out) != os.path.abspath(manifest):
-        raise KitError(f"the command `make` writes {out}, but `manifest` is {manifest}; correct one of them")
-
-
-def _parsed_arguments(command: str) -> dict[str, object]:
     import typer
 
     from data_tools.__main__ import app_of
@@ -215,8 +199,14 @@ def _parsed_arguments(command: str) -> dict[str, object]:
     try:
         context = group.make_context("lbar data", list(words))
         _, verb, rest = group.resolve_command(context, words)
-        return dict(verb.make_context(verb.name, rest, parent=context).params)
+        arguments = verb.make_context(verb.name, rest, parent=context).params
     except Exception:
         raise KitError(
             f"lbar data does not accept `{shlex.join(words)}`; correct the data source's `make`, see lbar data --help"
         ) from None
+    out = arguments.get("out")
+    if isinstance(out, Path) and out.suffix == ".jsonl" and os.path.abspath(out) != os.path.abspath(manifest):
+        raise KitError(f"the command `make` writes {out}, but `manifest` is {manifest}; correct one of them")
+    values = [value for key, value in arguments.items() if key not in OUTPUTS]
+    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
+    return [path for path in paths if isinstance(path, Path)]
