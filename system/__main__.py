@@ -214,10 +214,9 @@ def search(
     from system.experiments.rank import print_found
     from system.retriever import list_clips, load_model
 
-    listed = list_clips(audio, split)
+    clips = list_clips(audio, split)
     retriever = load_model(model, device, cache, changes)
-    if not print_found(retriever, retriever.open(*listed), queries, top, as_json):
-        raise typer.Exit(1)
+    print_found(retriever, retriever.open(clips), queries, top, as_json)
 
 
 def serve(
@@ -239,9 +238,9 @@ def serve(
     from system.serve import server
 
     with server.bind(port) as listener:  # a taken port is reported before anything is computed
-        listed = list_clips(audio, split)
+        clips = list_clips(audio, split)
         retriever = load_model(model, device, cache, changes)
-        server.serve(server.Search(retriever, retriever.open(*listed), audio, split), listener)
+        server.serve(server.Search(retriever, retriever.open(clips), audio, split), listener)
 
 
 def embed(
@@ -266,8 +265,8 @@ def embed(
 
     if out.suffix != ".npz":
         raise KitError(f"--out {out}: must end in .npz")
-    listed = list_clips(audio, split)
-    write_embeddings(load_model(model, device, cache, changes), listed, out, normalize=not raw)
+    clips = list_clips(audio, split)
+    write_embeddings(load_model(model, device, cache, changes), clips, out, normalize=not raw)
 
 
 def export(run: Path, *, out: Path, push: Annotated[str | None, typer.Option(metavar="USER/NAME")] = None) -> None:

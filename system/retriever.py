@@ -47,13 +47,6 @@ SOUNDS_AT_ONCE = 64  # from memory, written to files
 log = logging.getLogger(__name__)
 
 
-class Listed(NamedTuple):
-    """Files of a folder or a manifest."""
-
-    clips: Sequence[Clip]
-    others: Mapping[str, str] = {}  # why a file is left out, by its path
-
-
 class Hit(NamedTuple):
     """A clip found for a query."""
 
@@ -148,7 +141,7 @@ class Retriever:
         """
         sounds = sounds_of(audio)
         if _are_files(sounds):
-            return self._vectors(self._embed(list_clips(audio if is_path(audio) else sounds, split).clips), normalize)
+            return self._vectors(self._embed(list_clips(audio if is_path(audio) else sounds, split)), normalize)
         return np.concatenate([self._vectors(clips, normalize) for clips in self._embed_sounds(sounds, rate)])
 
     def _embed(self, clips: Sequence[Clip]) -> Embeddings:
@@ -164,12 +157,12 @@ class Retriever:
                 block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
                 recipe = self.recipe.model_copy(update={"banks": folder})
                 other = Retriever(replace(self._trained, recipe=recipe), Path(folder))
-                yield other._embed(list_clips(as_files(block, rate, Path(folder))).clips)
+                yield other._embed(list_clips(as_files(block, rate, Path(folder))))
 
     @kit_errors
     def score_sounds(self, texts: Texts, sounds: Any, rate: int | None = None) -> np.ndarray:
         """Score texts against sounds in any form: (N, C)."""
-        sounds = [clip.path for clip in list_clips(sounds).clips] if is_path(sounds) else sounds
+        sounds = [clip.path for clip in list_clips(sounds)] if is_path(sounds) else sounds
         if not len(sounds):
             raise KitError("the list of sounds is empty; give at least one")
         captions = embed_texts(self.model, _to_texts(texts))
@@ -212,7 +205,7 @@ class Retriever:
         if unknown := self.model.text.without_known_words(texts):
             raise KitError(f"the model knows no word of {unknown[0][:60]!r}; reword it")
         self.model.text.caches_texts = False  # what people search for is private, and would fill the memory of a page
-        pool = audio if isinstance(audio, Pool) else self.open(*list_clips(audio))
+        pool = audio if isinstance(audio, Pool) else self.open(list_clips(audio))
         count, found = min(int(top) + offset, len(pool.clips)), list[list[Hit]]()
         for best, scores in self.best(texts, pool, count):
             for rows, values in zip(best[:, offset:].tolist(), scores[:, offset:].tolist(), strict=True):
@@ -228,11 +221,10 @@ class Retriever:
             rows = pool.order.best(block, count)
             yield rows, np.take_along_axis(block, rows, axis=1)
 
-    def open(self, clips: Sequence[Clip], others: Mapping[str, str] | None = None, strict: bool = False) -> Pool:
+    def open(self, clips: Sequence[Clip], strict: bool = False) -> Pool:
         """Embed readable clips, or read their stored embeddings.
 
         Args:
-            others: Files that are left out, which are only noted.
             strict: Raise KitError for the first clip that cannot be read.
         """
         settings, clips = self.recipe.model, list({clip.id: clip for clip in clips}.values())
@@ -244,10 +236,10 @@ class Retriever:
         else:
             banks = Path(self.recipe.banks)
             readable, embedded, broken = embed_cached(self.model, settings, clips, banks, self.cache, strict)
-        skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken} | dict(others or {})
+        skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken}
         if not self._features:
             used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")
-            log.info("using %s; skipped %s that cannot be read or are not audio", used, left_out)
+            log.info("using %s; skipped %s that cannot be read", used, left_out)
         return Pool(clips=readable, embedded=embedded, skipped=skipped)
 
     def scores(self, texts: Sequence[str], pool: Pool) -> np.ndarray:
@@ -333,7 +325,7 @@ class Retriever:
         return cache_folder(self._cache)
 
 
-def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Listed:
+def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Sequence[Clip]:
     """List the clips of a folder, manifest, file or list.
 
     Args:
@@ -343,22 +335,20 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Liste
     if isinstance(audio, str | os.PathLike):
         path = Path(audio)
         if path.is_dir():
-            clips, others = folder_clips(path, path.resolve().name)
-            reason = "the file name does not end in an audio format, such as .wav"
-            return Listed(of_split(clips, split, path), {os.path.abspath(path / name): reason for name in others})
+            return of_split(folder_clips(path, path.resolve().name)[0], split, path)
         if not is_audio_name(path.name):
-            return Listed(of_split(read_manifest(path), split, path))
+            return of_split(read_manifest(path), split, path)
         audio = [audio]
     files: list[Any] = list(audio)
     if not files:
         raise KitError("the list of files is empty; give a folder, a manifest (.jsonl), or one or more files")
     if all(isinstance(one, Clip) for one in files):
-        return Listed(files)
+        return files
     paths = [Path(os.path.abspath(path)) for path in files]
     if absent := [path for path in paths if not path.is_file()]:
         raise DataError(f"{absent[0]}: no such audio file; correct the path")
     roots = [(Path(path.anchor), path.relative_to(path.anchor).as_posix()) for path in paths]
-    return Listed([audio_clip(root, name, "files", "blind", []) for root, name in roots])
+    return [audio_clip(root, name, "files", "blind", []) for root, name in roots]
 
 
 def _are_files(sounds: Sequence[Any]) -> bool:

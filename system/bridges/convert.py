@@ -26,7 +26,7 @@ from system.models.text.words import write_word_vectors
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_tensors
-from system.runs.open import ModelFacts, Trained, build_model, expert_identities
+from system.runs.open import Trained, build_model, model_facts
 
 ADDRESSES = {
     "dcase2025_baseline": "https://cloud.cp.jku.at/index.php/s/6ZTQ3mcwk9AAS4i",
@@ -151,13 +151,7 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     tensors = read_lightning(path)
     model = build_model(recipe, [])
     load_tensors(model, rename_tensors(tensors, model, path), path)
-    facts = ModelFacts(
-        recipe=recipe.name,
-        checkpoint=path.name,
-        experts=expert_identities(recipe),
-        text=model.text.identity(),
-    )
-    return Trained(model, recipe, facts, path.parent / "nothing")
+    return Trained(model, recipe, model_facts(model, recipe, path.name), path.parent / "nothing")
 
 
 def read_lightning(path: Path) -> dict[str, torch.Tensor]:

@@ -26,7 +26,7 @@ from system.bridges.sentence_transformer import write_module
 from system.ranking.entries import RankHubCorrected
 from system.recipe.imports import imported_files, keep_imports
 from system.recipe.load import text_of
-from system.runs.checkpoints import as_os_errors, save_weights
+from system.runs.checkpoints import save_weights, write_errors
 from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained, open_trained
 
@@ -61,7 +61,7 @@ def export_model(trained: Trained, out: Path) -> None:
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name a new or empty folder")
     with replacing_folder(out) as folder:
-        with as_os_errors(folder):
+        with write_errors(folder):
             trained.model.text.save_assets(folder)
             trained.model.audio.save_assets(folder)
         write_text(folder / "recipe.json", text_of(trained.recipe))

@@ -19,10 +19,7 @@ TEXT = """---
 Language-based audio retrieval model of lbar-kit, {parameters:,} parameters including its text encoder.
 
 {origin}
-Its audio experts, not in this folder:
-
 {inputs}
-
     lbar rank {folder} FOLDER QUERIES --out SCORES.npy
 {elsewhere}
 ```python
@@ -65,17 +62,18 @@ def model_card(trained: Trained, out: Path) -> str:
     )
     if facts.run is None:  # a model that others have published
         origin = f"- weights of {facts.checkpoint}; its training data is unknown\n"
-    inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts.experts.items())
-    weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
-    elsewhere = "\nIf an expert's weights have another path: --set model.audio.experts.NAME.weights=FILE\n"
+    named = facts.experts | ({"text": facts.text} if recipe.model.text.weight_files() else {})
+    weights = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in named.items())
+    files = [f"model.{key}.{name}" for key, part in recipe.model.parts.items() for name in part.weight_files()]
+    paths = " ".join(f"--set {setting}=FILE" for setting in files)
     return TEXT.format(
         metadata=_metadata(trained, done),
         name=recipe.name,
         parameters=sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters(),
         origin=origin,
-        inputs=inputs,
+        inputs=f"It reads published weights that are not in this folder:\n\n{weights}\n" if named else "",
         folder=out.name,
-        elsewhere=(elsewhere if weights else "") + _text_files(trained),
+        elsewhere=f"\nPublished weights that have another path here: {paths}\n" if files else "",
     )
 
 
@@ -106,14 +104,3 @@ def _scores(trained: Trained, done: RunResult) -> Iterator[EvalResult]:
                 metric_name=f"{metric} of {name}",
                 metric_config=f"seed {trained.facts.seed}, commit {done.commits[-1]}",
             )
-
-
-def _text_files(trained: Trained) -> str:
-    """Say which files of the text encoder are elsewhere."""
-    files = trained.recipe.model.text.weight_files()
-    names, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
-    return (
-        f"\nThe {names} of its text encoder, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n"
-        if files
-        else ""
-    )

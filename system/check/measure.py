@@ -14,8 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.batches.items import make_items
-from system.compute.device import moved, tf32_products
+from system.compute.device import tf32_products
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
@@ -32,13 +31,13 @@ def measure(recipe: schema.Recipe, clips_of: Clips, steps: Mapping[str, int], de
     """Yield seconds, memory and hours of each stage.
 
     The model has random weights. The clips of a batch are silence, and as long as the longest clip; the captions
-    are those of the clips with the most text.
+    are the longest ones.
 
     Args:
         clips_of: The clips of each data source.
         steps: Of an epoch of each stage; 0 if they are unknown.
     """
-    model = moved(build_model(recipe, training_vocabulary(recipe, clips_of)), device).train()
+    model = build_model(recipe, training_vocabulary(recipe, clips_of), device).train()
     for name, stage in recipe.stages.items():
         yield f"{name}: {_measure_stage(recipe, stage, model, clips_of, steps[name], device)}"
 
@@ -70,20 +69,20 @@ def _measure_stage(
 def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, clips_of: Clips, size: int) -> Batch:
     clips = [clip for source in stage.train.data for clip in clips_of[source]]
     seconds = max((clip.seconds or 0 for clip in clips), default=0) or SECONDS
-    drawn = stage.captions_per_clip if isinstance(stage.captions_per_clip, int) else None
-    texts = [item.captions[:drawn] for item in make_items(clips, stage.unit)]
-    longest = sorted(texts, key=lambda each: sum(map(len, each)), reverse=True)[:size] or [(CAPTION,)]
-    texts = list(itertools.islice(itertools.cycle(longest), size))
+    longest = sorted((text for clip in clips for text in clip.captions), key=len, reverse=True) or [CAPTION]
+    count = stage.captions_per_clip if isinstance(stage.captions_per_clip, int) else 1
+    if stage.captions_per_clip == "all":
+        count = max((len(clip.captions) for clip in clips), default=0) or 1
+    captions = list(itertools.islice(itertools.cycle(longest), size * count))
     audio, limit = {}, recipe.model.audio.training_frames or sys.maxsize
     for name, expert in recipe.model.audio.experts.items():
         frames = min(max(1, round(seconds * expert.frames_per_second)), limit)
         values = torch.zeros(size, frames, expert.dim, dtype=getattr(torch, expert.dtype))
         audio[name] = Series(values, torch.full((size,), frames))
-    row_of = torch.arange(size).repeat_interleave(torch.tensor([len(each) for each in texts]))
+    row_of = torch.arange(size).repeat_interleave(count)
     factors = torch.ones(size, size) if any(term.needs_relevance for term in stage.losses) else None
     teachers = {name: torch.zeros(size, len(row_of)) for term in stage.losses for name in term.taught_by}
     labels = torch.zeros(size, 1, dtype=torch.bool) if stage.unit == "moment" else None
-    captions = list(itertools.chain.from_iterable(texts))
     return Batch([str(row) for row in range(size)], audio, captions, row_of, factors, teachers, labels)
 
 

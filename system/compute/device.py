@@ -55,7 +55,7 @@ def seed_generators(seed: int) -> None:
         torch.mps.manual_seed(seed)
 
 
-def moved(model: Network, device: torch.device) -> Network:
+def moved(model: Network, device: torch.device | str) -> Network:
     """Move a model to a device, and return the model.
 
     Raises:
@@ -64,9 +64,7 @@ def moved(model: Network, device: torch.device) -> Network:
     try:
         return model.to(device)
     except TypeError as error:
-        raise KitError(
-            f"this model computes in float64, which {device.type} does not support; use --device cpu"
-        ) from error
+        raise KitError(f"this model computes in float64, which {device} does not support; use --device cpu") from error
 
 
 def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import torch
 
 PATIENCE = timedelta(days=1)  # the first process may compute frames, validate or rank while the others wait
-TOGETHER = 32  # gradients that are summed over all processes at a time
 
 T = TypeVar("T")
 _connected = False
@@ -150,15 +149,14 @@ def sum_gradients(parameters: "Iterable[torch.nn.Parameter]") -> None:
     parameters = list(parameters)
     having = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
     dist.all_reduce(having, dist.ReduceOp.MAX)
-    gradients: list[torch.Tensor] = []
-    for parameter in [one for one, some in zip(parameters, having.tolist(), strict=True) if some]:
-        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        gradients.append(parameter.grad)
-    while gradients:
-        part, gradients = gradients[:TOGETHER], gradients[TOGETHER:]
-        flat = torch.cat([one.flatten() for one in part])
+    for parameter, some in zip(parameters, having.tolist(), strict=True):
+        if some:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if gradients:
+        flat = torch.cat([one.flatten() for one in gradients])
         dist.all_reduce(flat)
-        for one, values in zip(part, flat.split([one.numel() for one in part]), strict=True):
+        for one, values in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
             one.copy_(values.view_as(one))
 
 

@@ -75,15 +75,24 @@ def _asked_of_source(data: Data, source: str) -> Asked:
     return _asked(data.moments[source], clips, f"data source {source}")
 
 
-def require_rankable_moments(recipe: schema.Recipe, data: Data) -> None:
-    """Find errors of entries of moments before the training."""
-    for entry in recipe.rank_moments.values():
+def require_moments(recipe: schema.Recipe, data: Data) -> None:
+    """Refuse moments that stages or rank entries cannot use.
+
+    Windows must be known to train and to fit, and recordings short enough to find windows in.
+    """
+    entries = recipe.rank_moments.values()
+    for entry in entries:
         _require_readable(_asked_of_source(data, entry.data), data.features.broken)
-        require_short_recordings(data.moments[entry.data], data.features)
-        if entry.fit is not None:
-            require_known_windows(data.moments[entry.fit])
-            inside_recordings(data.moments[entry.fit], data.readable_clips(entry.fit))
-            require_short_recordings(data.moments[entry.fit], data.features)
+    stages = [stage for stage in recipe.stages.values() if stage.unit == "moment"]
+    fitted = [entry.fit for entry in entries if entry.fit]
+    for source in [*fitted, *(source for stage in stages for source in stage.sources)]:
+        require_known_windows(data.moments[source])
+    for source in fitted:
+        inside_recordings(data.moments[source], data.readable_clips(source))
+    watched = [stage.monitor for stage in stages if schema.OF_WINDOWS & set(stage.monitor.metrics)]
+    searched = [*(entry.data for entry in entries), *(source for monitor in watched for source in monitor.data)]
+    for source in [*fitted, *searched]:
+        require_short_recordings(data.moments[source], data.features)
 
 
 def _require_readable(asked: Asked, broken: Mapping[str, str]) -> None:
@@ -100,7 +109,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
     log.info("rank entry %s: finding the windows of %s in %s", name, *sizes)
     score, origin, fitted = retriever.model.moments, retriever.facts.checkpoint, None
     if entry.fit is not None:
-        score = _fitted(retriever, _asked_of_source(data, entry.fit), None, f"rank entry {name}", strict=False)
+        score = _fitted(retriever, _asked_of_source(data, entry.fit), None, f"rank entry {name}")
         fitted, origin = score.trained_numbers(), describe_fit(origin, entry.fit)
     series = _score_asked(retriever, asked)[1]
     located = find_windows([(score, series)], entry.decoding, entry.windows)
@@ -155,7 +164,7 @@ def _score_asked(
     return moments, score_recordings(retriever.model, readable, moments, features, by_pieces)
 
 
-def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: str, strict: bool) -> MomentScore:
+def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: str) -> MomentScore:
     """Fit a model's score to known moments.
 
     A model of clips gets a score for its cosines. Recordings that cannot be read are left out.
@@ -163,7 +172,7 @@ def _fitted(retriever: Retriever, known: Asked, sliding: Sliding | None, name: s
     known = known._replace(moments=inside_recordings(known.moments, known.recordings.values()))
     moments, series = _score_asked(retriever, known, sliding, strict=False)
     own = retriever.model.score
-    return fit_score(own if isinstance(own, MomentScore) else MomentScore(), series, moments, name, strict)
+    return fit_score(own if isinstance(own, MomentScore) else MomentScore(), series, moments, name)
 
 
 def _write_windows(
@@ -307,7 +316,7 @@ def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted:
 def _score_of(retriever: Retriever, known: Asked | None, sliding: Sliding, by: By) -> MomentScore:
     """Return a model's score, fitted to known moments if any."""
     if known is not None:
-        return _fitted(retriever, known, sliding, str(retriever.folder), strict=True)
+        return _fitted(retriever, known, sliding, str(retriever.folder))
     if retriever.windows is None:
         raise KitError(f"model {retriever.folder} was not trained on windows; fit it with --fit SPLIT")
     score = retriever.windows.score

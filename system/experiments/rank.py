@@ -4,7 +4,6 @@ Scores are written block by block, so that any number of clips fits.
 """
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -16,7 +15,7 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.errors import KitError, kit_errors
 from data_tools.files import replacing, require_other
-from data_tools.manifest import Query, caption_queries, read_queries
+from data_tools.manifest import Clip, Query, caption_queries, read_queries
 from submission.editions import CUSTOM, EDITIONS, get_edition
 from submission.formats.csv_files import write_best
 from submission.formats.pairs import Pair, write_pairs
@@ -24,12 +23,11 @@ from submission.formats.score_matrix import write_blocks
 from submission.metrics.summary import Summary, ranks_in_matrix, summarise, summarise_matrix
 from system.ranking.embedding import embed_texts, require_known_words, vectors
 from system.ranking.entries import matrix_labels
-from system.retriever import Hit, Listed, Pool, Retriever, list_clips, load_model
+from system.retriever import Hit, Pool, Retriever, list_clips, load_model
 
 # Q queries, C clips, K best clips
 
 SHOWN_WINDOWS = 3  # of a hit
-log = logging.getLogger(__name__)
 
 
 def rank_files(
@@ -58,9 +56,9 @@ def rank_files(
     if top is not None and out.suffix not in (".csv", ".jsonl"):
         raise KitError(f"--out {out}: with --top, it must end in .csv for ranked lists, or .jsonl for a judge's pairs")
     require_other(out, [path for path in (queries, audio) if path])
-    listed, asked = _listed(audio, queries, split)
+    clips, asked = _listed(audio, queries, split)
     retriever = open_model()
-    pool = _pool(retriever, listed, asked, allow_unknown)
+    pool = _pool(retriever, clips, asked, allow_unknown)
     if top is not None and top > len(pool.clips):
         raise KitError(f"--top {top}: only {counted(len(pool.clips), 'clip')} can be ranked; give fewer")
     labels = matrix_labels(pool.clips, asked, retriever.facts.document())
@@ -99,32 +97,32 @@ def evaluate(
         audio: A manifest (.jsonl), or a folder.
         split: Of the manifest; None: all.
     """
-    listed, asked = _listed(Path(audio), None, split)
+    clips, asked = _listed(Path(audio), None, split)
     retriever = model if isinstance(model, Retriever) else load_model(model)
-    matrix = retriever.matrix(asked, _pool(retriever, listed, asked, False))
+    matrix = retriever.matrix(asked, _pool(retriever, clips, asked, False))
     edition = EDITIONS.get(retriever.facts.edition or "")  # of moments: none
     return summarise_matrix(matrix, edition) if edition else summarise(ranks_in_matrix(matrix))
 
 
-def _listed(audio: Path, queries: Path | None, split: str | None) -> tuple[Listed, list[Query]]:
-    listed = list_clips(audio, split)
-    asked = caption_queries(listed.clips) if queries is None else read_queries(queries)
+def _listed(audio: Path, queries: Path | None, split: str | None) -> tuple[Sequence[Clip], list[Query]]:
+    clips = list_clips(audio, split)
+    asked = caption_queries(clips) if queries is None else read_queries(queries)
     if not asked:
         raise KitError(f"{audio} has no captions as queries; name a file of queries after it")
-    return listed, asked
+    return clips, asked
 
 
-def _pool(retriever: Retriever, listed: Listed, asked: Sequence[Query], allow_unknown: bool) -> Pool:
+def _pool(retriever: Retriever, clips: Sequence[Clip], asked: Sequence[Query], allow_unknown: bool) -> Pool:
     """Embed the clips.
 
     All queries must have known words, and relevant clips that can be ranked.
     """
     if not allow_unknown:
         require_known_words(retriever.model, asked)
-    pool = retriever.open(*listed)
+    pool = retriever.open(clips)
     relevant = {clip_id for query in asked for clip_id in query.relevant or []}
     if absent := relevant - {clip.id for clip in pool.clips}:
-        reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
+        reasons = {clip.id: pool.skipped[clip.path] for clip in clips if clip.path in pool.skipped}
         first = f"{min(absent)} ({reasons.get(min(absent), 'not among the clips')})"
         raise KitError(f"{counted(len(absent), 'relevant clip')} cannot be ranked, first {first}; repair them")
     return pool
@@ -137,7 +135,7 @@ def _query_clip_pairs(pool: Pool, queries: Sequence[Query], best: np.ndarray, sc
             yield Pair(query.id, query.text, clip.id, str(clip.path), value, rank)
 
 
-def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize: bool = True) -> None:
+def write_embeddings(retriever: Retriever, listed: Sequence[Clip], out: Path, normalize: bool) -> None:
     """Write embeddings of clips and of their captions (.npz).
 
     The file has the arrays kind, id, text and embedding (N, D).
@@ -145,7 +143,7 @@ def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize:
     Args:
         normalize: Scale vectors to length 1, so that their products are cosine scores.
     """
-    pool = retriever.open(*listed)
+    pool = retriever.open(listed)
     clips, captions = pool.clips, caption_queries(pool.clips)
     sounds = texts = vectors(pool.embedded, normalize)
     texts = texts[:0]
@@ -163,37 +161,24 @@ def write_embeddings(retriever: Retriever, listed: Listed, out: Path, normalize:
     print(f"wrote {out}: {sizes}, {counted(sounds.shape[1], 'value')} per embedding")
 
 
-def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int, as_json: bool = False) -> bool:
-    """Print the best clips of each text, with times.
-
-    Returns:
-        Whether the model knows a word of every text.
-    """
+def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int, as_json: bool) -> None:
+    """Print the best clips of each text, with times."""
     if not all(text.strip() for text in texts):
         raise KitError("a query is empty; describe a sound, or leave it out")
-    unknown = retriever.model.text.without_known_words(texts)
-    known = [text for text in texts if text not in unknown]
-    hits = dict(zip(known, retriever.search(known, pool, top) if known else (), strict=True))
     found: list[dict[str, Any]] = [
-        {
-            "query": text,
-            "unknown": retriever.model.text.unknown_words(text),
-            "clips": [_shown(hit) for hit in hits[text]] if text in hits else None,
-        }
-        for text in texts
+        {"query": text, "unknown": retriever.model.text.unknown_words(text), "clips": list(map(_shown, hits))}
+        for text, hits in zip(texts, retriever.search(texts, pool, top), strict=True)
     ]
     if as_json:
         print(json.dumps({"clips": len(pool.clips), "skipped": dict(pool.skipped), "queries": found}))
-    for one in found if not as_json else ():
+        return
+    for one in found:
         print(one["query"])
-        if one["clips"] and one["unknown"]:
+        if one["unknown"]:
             print(f"      words that the model does not know: {', '.join(one['unknown'])}")
-        for rank, clip in enumerate(one["clips"] or (), 1):
+        for rank, clip in enumerate(one["clips"], 1):
             times = ", ".join(f"{start:.2f} to {end:.2f} s" for start, end in clip["windows"] or ())
             print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}  {times}".rstrip())
-    for text in unknown:
-        log.error("error: the model knows no word of %r; reword it", text[:60])
-    return not unknown
 
 
 def _shown(hit: Hit) -> dict[str, Any]:

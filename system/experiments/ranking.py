@@ -23,7 +23,7 @@ from submission.runs.entry import ranked_result
 from submission.runs.record import BlindResult, Record, write_clips
 from system.audio.base import Device, file_sha256
 from system.batches.loader import Taught
-from system.experiments.moments import rank_moments, require_rankable_moments
+from system.experiments.moments import rank_moments
 from system.experiments.summary import ceiling_of
 from system.features.extract import Features, build_features
 from system.models.retrieval import RetrievalModel
@@ -62,7 +62,7 @@ class RunRanking:
         model, origin = self.untrained, untrained_origin(self.recipe)
         if stage is not None:
             model, origin = self.trained, load_checkpoint(self.trained, self.run.folder / stage, checkpoint or "last")
-        facts = model_facts(self.run.folder, model, self.recipe, origin)
+        facts = model_facts(model, self.recipe, origin, self.run)
         return Retriever(Trained(model, self.recipe, facts, self.run.folder), features=features)
 
     def source(self, name: str) -> RankedSet:
@@ -121,7 +121,6 @@ def open_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run:
             require_known_words(model, queries)
         if entry.csv:
             _require_csv(clips, queries, entry)
-    require_rankable_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := count_trained_clips(run, source, data):
             some = counted(shared, "recording")
@@ -131,7 +130,7 @@ def open_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run:
 
 def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device) -> RankedSet:
     """Open a blind set, whose clips must all be readable."""
-    clips, asked = list_clips(audio).clips, read_queries(Path(queries))
+    clips, asked = list_clips(audio), read_queries(Path(queries))
     experts, banks = recipe.model.audio.experts, Path(recipe.banks)
     features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
     if broken := [features.broken[clip.id] for clip in clips if clip.id not in features.keys]:
@@ -160,7 +159,7 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
         found |= {str(path): file_sha256(path) for path in given if path.exists()}
     if isinstance(entry, RankBlind) and not entry.missing_files:
         found["queries"] = [[query.id, query.text] for query in read_queries(Path(entry.queries))]
-        found["clips"] = {clip.id: Data.quick_checksum(clip) for clip in list_clips(entry.audio).clips}
+        found["clips"] = {clip.id: Data.quick_checksum(clip) for clip in list_clips(entry.audio)}
     for other in entry.combined_entries:
         found |= _identity(recipe, other)
     return found

@@ -18,6 +18,7 @@ from data_tools.files import read_json, write_json
 from system.audio.base import Device
 from system.compute.device import device_of, gpu_of, moved
 from system.compute.processes import first_before_others, is_first, on_first
+from system.experiments.moments import require_moments
 from system.experiments.ranking import RunRanking, is_ranked, open_rankable, rank_entries
 from system.experiments.summary import describe_run
 from system.losses import terms
@@ -32,7 +33,6 @@ from system.runs.open import build_model, training_vocabulary
 from system.runs.provenance import inputs_of, record_provenance, require_models, require_unchanged, write_trained_clips
 from system.training.tracking import Tracker, Tracking
 from system.training.train import train
-from system.training.validation import require_windows
 
 Until = Literal["features", "training", "results"]
 log = logging.getLogger(__name__)
@@ -117,8 +117,6 @@ def _print_features(recipe: Recipe, device: Device | None) -> None:
         make_missing(recipe)
         features = load_data(recipe, device).features
     if is_first():
-        for name, bank in features.banks.items():
-            print(f"{name}: {len(set(features.keys.values()))} series of dimension {bank.dim}")
         print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and skipped")
 
 
@@ -136,7 +134,7 @@ def _is_finished(loaded: Loaded, run: Run, until: Until) -> bool:
     require_unchanged(run, inputs_of(recipe))
     left = [name for name in recipe.rank if not (is_ranked(recipe, run, name) or recipe.awaited_files(name))]
     for folder in {one: None for name in left for one in recipe.rank[name].other_models}:
-        trained_files(Path(folder))
+        trained_files(Path(folder))  # else the run stays finished
     is_changed = run.resolved.read_text(encoding="utf-8") != text_of(recipe)
     if until == "results" and (left or is_changed):
         log.info("ranking the new or changed rank entries %s, without training", ", ".join(left) or "none")
@@ -154,7 +152,7 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         KitError: What the run reads has changed since it began, or a stage needs moments whose windows are not known.
     """
     recipe = loaded.recipe
-    require_windows(recipe, data)
+    require_moments(recipe, data)
     if not run.vocabulary.exists():
         more = data.more_texts(recipe.trained_on)
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips, more))

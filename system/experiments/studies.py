@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from data_tools.cli import about
 from data_tools.files import write_text
@@ -31,7 +31,7 @@ from system.audio.base import Device
 from system.compute.processes import is_first, on_first
 from system.experiments.run import Until, run_steps
 from system.recipe import schema
-from system.recipe.load import Loaded, RecipeError, as_change, load_recipe, read_document
+from system.recipe.load import Loaded, RecipeError, as_change, lines_of, load_recipe, read_document
 from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
 from system.runs.overview import CHOSEN_BY
@@ -78,6 +78,17 @@ class Study(Strict):
     unit: Literal["share", "percent"] = "share"
     published: Published | None = None
 
+    @model_validator(mode="after")
+    def _require_known_cells(self) -> Self:
+        """Refuse what names another cell, and figures that do not fit the columns."""
+        names = {name for one in self.cells.values() for name in re.findall(r"\{([a-z0-9_]+)\}", str(one))}
+        figures = self.published.cells if self.published else {}
+        if unknown := sorted((names | figures.keys()) - self.cells.keys()):
+            raise ValueError(f"no cell {unknown[0]}; there are {', '.join(self.cells)}")
+        if wrong := [cell for cell, values in figures.items() if len(values) != len(self.columns)]:
+            raise ValueError(f"published.cells.{wrong[0]} needs one figure per column")
+        return self
+
 
 Cells = dict[tuple[str, int], Loaded]  # (cell, seed) -> the changed recipe
 
@@ -88,22 +99,13 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
     Raises:
         RecipeError: With all mistakes of the study and its recipes.
     """
-    _, document = read_document(path, "study")
-    problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
+    _, document = read_document(path)
     try:
         study = Study.model_validate(document.value)
     except ValidationError as error:
-        for one in error.errors():
-            problems.append(f"{path}:{document.line(one['loc'])}: {'.'.join(map(str, one['loc']))}: {fault_of(one)}")
-        raise RecipeError(problems) from error
-    names = {name for one in study.cells.values() for name in re.findall(r"\{([a-z0-9_]+)\}", str(one))}
-    problems += [
-        f"{path}: no cell {name}; cells: {', '.join(study.cells)}" for name in sorted(names - study.cells.keys())
-    ]
-    for cell, figures in study.published.cells.items() if study.published else ():
-        if cell not in study.cells or len(figures) != len(study.columns):
-            problems.append(f"{path}: published.cells.{cell}: a cell of the study with one figure per column is needed")
-    cells: Cells = {}
+        faults = [(one["loc"], document.line(one["loc"]), fault_of(one)) for one in error.errors()]
+        raise RecipeError(lines_of(path, [*document.problems, *faults])) from error
+    problems, cells = lines_of(path, document.problems), Cells()
     for (cell, settings), seed in product(study.cells.items(), study.seeds):
         run = str(folder_of(study, r"\1", seed, runs))
         own = (re.sub(r"\{([a-z0-9_]+)\}", run, as_change(key, value)) for key, value in settings.items())

@@ -291,9 +291,7 @@ def require_short_recordings(moments: Sequence[Moment], features: Features) -> N
         require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
 
 
-def fit_score(
-    score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str, strict: bool = True
-) -> MomentScore:
+def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
     """Return a copy of a score, fitted to known moments.
 
     The numbers are the scale and the offset of frame scores, and the weights of moment starts and ends; layers stay.
@@ -303,7 +301,6 @@ def fit_score(
     Args:
         moments: The known moment of each query of `series`.
         name: Of the model, for messages.
-        strict: Raise KitError for a model that is no better than chance, instead of a warning.
     """
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
@@ -330,10 +327,7 @@ def fit_score(
     score = score.float().requires_grad_(False)
     fitted = ", ".join(f"{key} {value:.2f}" for key, value in score.trained_numbers().items())
     if score.scale <= 0:
-        said = f"{name}: its scores are no better than chance on these moments ({fitted}); leave it out"
-        if strict:
-            raise KitError(said)
-        log.warning(said)
+        log.warning("%s: its scores are no better than chance on these moments (%s); leave it out", name, fitted)
     log.info("model %s was fitted to %s: %s", name, counted(len(moments), "moment", ","), fitted)
     return score
 

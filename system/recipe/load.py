@@ -76,7 +76,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
         RecipeError: All mistakes.
     """
     path = Path(path)
-    source, document = read_document(path, "recipe")
+    source, document = read_document(path)
     if child(document.value, "cells"):
         raise RecipeError([f"{path} is a study; run it with: lbar run {path}"])
     mistakes = [*document.problems, *_apply_changes(document, changes or [])]
@@ -89,15 +89,12 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
         found += fit_mistakes(recipe)
     mistakes += [(keys, document.line(keys), text) for keys, text in found]
     if mistakes or recipe is None:
-        raise RecipeError(_lines_of(path, mistakes))
+        raise RecipeError(lines_of(path, mistakes))
     return Loaded(recipe, source, tuple(changes or []), tuple(files))
 
 
-def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
-    """Return the bytes and the document of a file.
-
-    Args:
-        kind: "recipe" or "study".
+def read_document(path: Path) -> tuple[bytes, Document]:
+    """Return the bytes and the document of a recipe or study.
 
     Raises:
         KitError: The file is missing, or not YAML.
@@ -105,14 +102,14 @@ def read_document(path: Path, kind: str) -> tuple[bytes, Document]:
     hint = "shipped recipes and studies are in recipes/"
     require_file(path, hint)
     if path.suffix not in SUFFIXES:
-        raise RecipeError([f"{path} is not a {kind}: its name must end in .yaml; {hint}"])
+        raise RecipeError([f"{path}: the name of a recipe or study must end in .yaml; {hint}"])
     document = parse(read_text(path))
     if document.problems and not document.value:
-        raise RecipeError(_lines_of(path, document.problems))
+        raise RecipeError(lines_of(path, document.problems))
     return path.read_bytes(), document
 
 
-def _lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:
+def lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:
     """Return a line of messages per key, in file order."""
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in mistakes:

@@ -254,17 +254,6 @@ class Recipe(Strict):
     rank: dict[Name, Ranked]  # rankings that are written at the end
 
     @property
-    def data_files(self) -> dict[str, Path]:
-        """Path of each data file, by its name.
-
-        A manifest has the name of its data source, a moments file the name DATA_SOURCE.moments, and a file of
-        embeddings a name such as model.text.files.0.
-        """
-        manifests = {name: Path(source.manifest) for name, source in self.data.items()}
-        moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
-        return manifests | moments | self.model.embedding_files
-
-    @property
     def learned_from(self) -> dict[str, Path]:
         """Folders of start models and teachers from elsewhere, by keys."""
         models: dict[str, Any] = {f"stages.{name}.start_from": stage.start_from for name, stage in self.stages.items()}
@@ -342,12 +331,10 @@ def settings_at(path: str) -> list[type[Strict]]:
             found = list(dict.fromkeys(kind for one in annotations for kind in _classes(one))) or having
             is_named = any(_holds_names(one) for one in annotations)
             continue
-        known = [name for one in found for name in one.model_fields]
-        if is_named and not difflib.get_close_matches(part, known, 1, 0.87):  # a name of the user's choice
-            is_named = False
-        else:
-            close = difflib.get_close_matches(part, known, 1) or [", ".join(dict.fromkeys(known))]
-            raise KitError(f"{path}: a recipe has no key {part!r} there; did you mean {close[0]}?")
+        known = dict.fromkeys(name for one in found for name in one.model_fields)
+        if not is_named or difflib.get_close_matches(part, known, 1, 0.87):  # no name of the user's choice
+            raise KitError(f"{path}: a recipe has no key {part!r} there; there are {', '.join(known)}")
+        is_named = False
     return found
 
 

@@ -105,11 +105,8 @@ def save(
         save_weights(model.state_dict(), weights_file(folder, epoch))
     state = {name: part.state_dict() for name, part in {"model": model, **parts}.items()}
     state |= {"precision": precision, "progress": progress.document()}
-    with replacing(folder / "last.pt") as temporary:
-        try:
-            torch.save(state, temporary)
-        except RuntimeError as error:  # in which torch hides the reason, such as a full disk
-            raise KitError(f"{folder / 'last.pt'}: cannot be written ({error}); free disk space") from error
+    with replacing(folder / "last.pt") as temporary, write_errors(folder / "last.pt"):
+        torch.save(state, temporary)
     for path in folder.glob("e*.safetensors"):
         if path not in {weights_file(folder, number) for number in kept}:
             path.unlink()
@@ -165,17 +162,17 @@ def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
 
     Tensors that share memory are written twice, since the format refuses them.
     """
-    with replacing(path) as temporary, as_os_errors(path):
+    with replacing(path) as temporary, write_errors(path):
         save_file({name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}, temporary)
 
 
 @contextmanager
-def as_os_errors(path: Path) -> Iterator[None]:
-    """Raise KitError if safetensors or tokenizers cannot write a file."""
+def write_errors(path: Path) -> Iterator[None]:
+    """Raise KitError if torch, safetensors or tokenizers cannot write a file."""
     try:
         yield
     except Exception as error:
-        if "(os error " not in str(error):
+        if not (isinstance(error, RuntimeError) or "(os error " in str(error)):  # torch hides the reason
             raise
         raise KitError(f"{path}: cannot be written ({error}); free disk space") from error
 

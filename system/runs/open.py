@@ -64,13 +64,14 @@ class Trained:
     folder: Path
 
 
-def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
+def build_model(recipe: schema.Recipe, vocabulary: list[str], device: torch.device | str = "cpu") -> RetrievalModel:
     """Build a recipe's model with new weights.
 
     The weights are drawn from torch's random state.
     """
     with memory_errors("the model", "make the model's layers smaller, or use a machine with more memory"):
-        return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)), recipe.learned)
+        text = recipe.model.text.build(vocabulary, Path(recipe.banks))
+        return moved(RetrievalModel(recipe.model, text, recipe.learned), device)
 
 
 def training_vocabulary(
@@ -165,10 +166,9 @@ def _open_run(
         raise KitError(
             f"{folder} has no rank entry {entry!r} by one model; such entries: {', '.join(single) or 'none'}"
         )
-    scored = [one for one in single.values() if not isinstance(one, RankBlind)]
-    first = next(iter([*scored, *single.values()]), None)
+    first = single[entry] if entry else min(single.values(), key=lambda one: isinstance(one, RankBlind), default=None)
     if entry:  # it decides how windows are found, too
-        first, recipe = single[entry], recipe.model_copy(update={"rank": {entry: single[entry], **recipe.rank}})
+        recipe = recipe.model_copy(update={"rank": {entry: first, **recipe.rank}})
     if stage is None:
         stage = first.stage if first else next(reversed(recipe.stages), None)
     if stage is not None and stage not in recipe.stages:
@@ -178,7 +178,7 @@ def _open_run(
         raise KitError(f"{folder} has no trained model, since its recipe has no stages; name {other}")
     if checkpoint is None and first and first.stage == stage:
         checkpoint = first.checkpoint
-    model = moved(build_model(recipe, read_vocabulary(folder)), device)
+    model = build_model(recipe, read_vocabulary(folder), device)
     experts = {key.removeprefix("experts."): one for key, one in noted.inputs.items() if key.startswith("experts.")}
     _require_same_files(folder, experts, noted.inputs["text"], recipe, model)
     if stage is None:
@@ -186,7 +186,7 @@ def _open_run(
         taken = untrained_origin(recipe)
     else:
         taken = load_checkpoint(model, folder / stage, checkpoint or "last")
-    facts, fitted = model_facts(folder, model, recipe, taken), _read_fitted(folder, recipe, taken)
+    facts, fitted = model_facts(model, recipe, taken, Run(folder)), _read_fitted(folder, recipe, taken)
     return Trained(model, recipe, facts.model_copy(update={"fitted": fitted}) if fitted else facts, folder)
 
 
@@ -197,7 +197,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
         if (folder / part).is_dir():
             changes = [as_change(f"model.{setting}", str((folder / part).resolve())), *changes]
     recipe = _load_with_paths(folder / "recipe.json", changes)
-    model = moved(build_model(recipe, read_vocabulary(folder)), device)
+    model = build_model(recipe, read_vocabulary(folder), device)
     text = facts.text if recipe.model.text.weight_files() else None
     _require_same_files(folder, facts.experts, text, recipe, model)
     load_weights(model, folder / "model.safetensors")
@@ -215,11 +215,9 @@ def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
 
 def _untrained(name: Path, recipe: schema.Recipe, device: torch.device) -> Trained:
     """Build a model with its published weights."""
-    model = moved(build_model(recipe, []), device)
+    model = build_model(recipe, [], device)
     model.audio.load_pretrained()
-    origin, experts = untrained_origin(recipe), expert_identities(recipe)
-    facts = ModelFacts(recipe=recipe.name, checkpoint=origin, text=model.text.identity(), experts=experts)
-    return Trained(model, recipe, facts, name)
+    return Trained(model, recipe, model_facts(model, recipe, untrained_origin(recipe)), name)
 
 
 def untrained_origin(recipe: schema.Recipe) -> str:
@@ -227,19 +225,15 @@ def untrained_origin(recipe: schema.Recipe) -> str:
     return PUBLISHED if recipe.model.audio.reads_clips else GIVEN
 
 
-def model_facts(folder: Path, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
-    """Return the facts about a run's model."""
-    editions = {str(entry.edition) for entry in recipe.rank.values()}
-    return ModelFacts(
-        recipe=recipe.name,
-        seed=recipe.seed,
-        run=folder.name,
-        checkpoint=checkpoint,
-        edition=editions.pop() if len(editions) == 1 else None,
-        commits=Run(folder).read_provenance().commits,
-        experts=expert_identities(recipe),
-        text=model.text.identity(),
-    )
+def model_facts(model: RetrievalModel, recipe: schema.Recipe, checkpoint: str, run: Run | None = None) -> ModelFacts:
+    """Return the facts about a model, and about its run."""
+    experts, text = expert_identities(recipe), model.text.identity()
+    facts: dict[str, Any] = {"recipe": recipe.name, "checkpoint": checkpoint, "experts": experts, "text": text}
+    if run:
+        editions = {str(entry.edition) for entry in recipe.rank.values()}
+        facts |= {"edition": editions.pop() if len(editions) == 1 else None, "seed": recipe.seed}
+        facts |= {"run": run.folder.name, "commits": run.read_provenance().commits}
+    return ModelFacts.model_validate(facts)
 
 
 def expert_identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:

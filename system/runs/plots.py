@@ -9,7 +9,7 @@ from system.runs.folder import Run
 
 # Lines also differ in dashes and markers, for colour-blind readers.
 STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"), (GREY, "-", "x"))
-MARKED = 40  # lines with this many points or more get no markers, which would hide them
+MARKED = 40  # points of a line with markers, at most; more would hide the line
 # The curves of a run: file name -> axis label, and its lines (key in metrics.jsonl -> label).
 CURVES = {
     "loss": ("loss", {"loss": "training", "validation.loss": "validation"}),
@@ -43,8 +43,11 @@ def _draw_curves(path: Path, lines: Sequence[EpochLine], axis: str, labels: Mapp
     for (key, label), (colour, dash, marker) in zip(labels.items(), STYLES, strict=False):
         points = {float(n): value for n, line in enumerate(lines, 1) if (value := line.value(key)) is not None}
         if points:
-            marker = marker if len(points) < MARKED else ""
-            axes.plot(list(points), list(points.values()), dash, color=colour, marker=marker, markersize=4, label=label)
+            every = len(points) // MARKED + 1
+            axes.plot(
+                *zip(*points.items(), strict=True), dash, color=colour, label=label,
+                marker=marker, markersize=4, markevery=every,
+            )  # fmt: skip
     for n in range(1, len(lines)):
         if lines[n].stage != lines[n - 1].stage:
             axes.axvline(n + 0.5, color="grey", linestyle=":")

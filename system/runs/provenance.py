@@ -45,12 +45,12 @@ def commit() -> str:
 
 
 def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return the checksums of files that training reads.
-
-    They are manifests, moments, embeddings, teachers, start models and imported code, as far as they exist.
-    """
+    """Return the checksums of files that training reads, if they exist."""
     found = checksums(recipe.learned_from.values())
-    found |= {str(path): file_sha256(path) for path in recipe.data_files.values() if path.exists()}  # files, or folders
+    files = [Path(one) for source in recipe.data.values() for one in (source.manifest, source.moments) if one]
+    files += recipe.model.embedding_files.values()
+    files += [Path(one) for stage in recipe.stages.values() if stage.augment for one in stage.augment.files()]
+    found |= {str(path): file_sha256(path) for path in files if path.exists()}  # files, or folders
     imported = [Path(name) for name in recipe.imports]
     if imported and all(path.exists() for path in imported):  # wherever they lie
         found["imports"] = " ".join(map(file_sha256, imported))
@@ -88,12 +88,10 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, gpu: str | Non
     Args:
         text: Checksum of a pre-trained text encoder.
     """
-    recipe = loaded.recipe
-    audio, augments = recipe.model.audio, [stage.augment for stage in recipe.stages.values() if stage.augment]
-    now: dict[str, Any] = inputs_of(recipe) | {"text": text}
+    audio = loaded.recipe.model.audio
+    now: dict[str, Any] = inputs_of(loaded.recipe) | {"text": text}
     now |= {f"experts.{name}": expert.identity() for name, expert in audio.experts.items()}
     now |= {f"audio.{name}": checksum for name, checksum in audio.file_checksums().items()}
-    now |= {name: file_sha256(Path(name)) for augment in augments for name in augment.files()}
     now = json.loads(json.dumps(now))
     if run.provenance.exists():
         require_unchanged(run, now)

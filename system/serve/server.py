@@ -54,7 +54,7 @@ class Search:
         """
         files = _files_in(self._audio)
         if files != self._files:
-            self._files, self.pool = files, self.retriever.open(*list_clips(self._audio, self._split))
+            self._files, self.pool = files, self.retriever.open(list_clips(self._audio, self._split))
 
     def find(self, text: str, count: int, offset: int = 0) -> list[Hit]:
         """Return the best clips of a text after `offset`."""

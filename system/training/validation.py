@@ -18,7 +18,7 @@ from submission.metrics.moments import score_moments
 from submission.metrics.retrieval import average_precision, recall
 from submission.metrics.summary import metric_values
 from submission.ordering import relevant_ranks
-from system.batches.items import Item, make_items, make_moment_items, require_known_windows
+from system.batches.items import Item, make_items, make_moment_items
 from system.batches.loader import Teachers, make_batch_without_audio
 from system.compute.device import in_precision, seed_generators
 from system.features.extract import Features
@@ -30,9 +30,8 @@ from system.models.retrieval import RetrievalModel
 from system.moments.labellings import length_mask
 from system.moments.windows import Decoding
 from system.ranking.embedding import embed_clips, embed_texts
-from system.ranking.windows import find_windows, frame_series, require_short_recordings
+from system.ranking.windows import find_windows, frame_series
 from system.recipe import schema
-from system.recipe.data import Data
 
 ALIKE = 1e-5  # spread below which embeddings count as equal: a mean cosine above 0.99999
 OF_ALL = {"mAP@10", "mAP@16", "recall_sum"}  # metrics over all captions and clips
@@ -178,21 +177,6 @@ class MomentValidation(Watched):
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
             values |= metric_values(score_moments(found, truth), get_moments_edition().metrics)
         return values
-
-
-def require_windows(recipe: schema.Recipe, data: Data) -> None:
-    """Refuse moments that cannot be trained or validated on.
-
-    Their windows must be known, and recordings short enough to find windows in.
-    """
-    for stage in recipe.stages.values():
-        if stage.unit != "moment":
-            continue
-        for source in stage.sources:
-            require_known_windows(data.moments[source])
-        if schema.OF_WINDOWS & set(stage.monitor.metrics):
-            for source in stage.monitor.data:
-                require_short_recordings(data.moments[source], data.features)
 
 
 def direction_spread(embedded: Embeddings) -> float:

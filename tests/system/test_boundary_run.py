@@ -85,7 +85,7 @@ def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_ex
 def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
     """Every answer's recording is among the hits, with the windows of the run's file to rounding."""
     model = load_model(run, cache=tmp_path / "cache")
-    pool = model.open(*list_clips(moments_manifest, "evaluation"))
+    pool = model.open(list_clips(moments_manifest, "evaluation"))
     search = Search(model, pool, moments_manifest)
     names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}
     moments = {one.id: one for one in tiny_moments.moments_of(moments_manifest)}

@@ -73,7 +73,7 @@ def test_exported_model_that_scores_frames_against_words_ranks_like_its_run(
     expected = read_scores(done / "scores/evaluation.npy").values
     assert np.ptp(expected) > 0
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
-    assert "The vectors of its text encoder, not in this folder" in (tmp_path / "model/README.md").read_text()
+    assert "--set model.text.vectors=FILE" in (tmp_path / "model/README.md").read_text()
     for model in (done, tmp_path / "model"):
         found = ranked_evaluation(model, world, tmp_path / "s.npy", tmp_path / "banks")
         assert np.allclose(found, expected, atol=1e-6)

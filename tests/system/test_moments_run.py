@@ -167,7 +167,7 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
     tiny.write_recipe(path, made)
     assert main(["check", str(path)]) == 1
-    assert re.search(r"data train: the moments file .*gone.jsonl is missing; make it with", capsys.readouterr().out)
+    assert re.search(r"MISSING  .*gone.jsonl: make this file", capsys.readouterr().out)
 
 
 def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path) -> None:
@@ -229,7 +229,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     assert "has no windows" in said("extra", "blind", fit="extra")
     assert "recording" in said("extra", "late", fit="extra")
     monkeypatch.setattr("system.ranking.windows.MAX_FRAMES", 90)
-    assert "validation_000.wav has 101 frames, but the limit is 90" in said("extra", "blind")
+    assert "_000.wav has 101 frames, but the limit is 90" in said("extra", "blind")
     assert main(["run", "--until=training", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
     assert "101 frames" in capsys.readouterr().err
 

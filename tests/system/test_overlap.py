@@ -149,12 +149,12 @@ def test_recording_with_too_many_frames_is_refused() -> None:
     assert len(one.frames) == size
 
 
-def test_fit_with_a_scale_below_zero_is_refused() -> None:
+def test_fit_with_a_scale_below_zero_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """Frames that are lower where the sentence is heard."""
     asked = series(([0.9, 0.9, 0.1, 0.1, 0.9, 0.9], 1.0))
     moments = [Moment(id="q", text="?", clip="c", windows=[(2.0, 4.0)])]
-    with pytest.raises(KitError, match=r"runs/A: .* no better than chance"):
-        fit_score(MomentScore(), asked, moments, "runs/A")
+    assert fit_score(MomentScore(), asked, moments, "runs/A").scale <= 0
+    assert "runs/A: its scores are no better than chance" in caplog.text
 
 
 def test_expected_window_edges_match_hand_values() -> None:

@@ -98,7 +98,7 @@ def test_converted_checkpoint_ranks_and_exports(
     out = tmp_path / "model"
     assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(out)]) == 0
     card = (out / "README.md").read_text()
-    assert "\n- weights of theirs.ckpt; its training data is unknown\n\nIts audio experts" in card
+    assert "\n- weights of theirs.ckpt; its training data is unknown\n" in card
     assert "None" not in card
     trained = open_trained(out)
     assert all(torch.equal(value, ours[name]) for name, value in trained.model.state_dict().items())

@@ -65,7 +65,7 @@ def test_search_scores_and_order_match_hand_values(tmp_path: Path) -> None:
 def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, world: Path, tmp_path: Path) -> None:
     """Against the run's score matrix, sorted query by query."""
     model, matrix = load_model(unbroken, cache=tmp_path), read_scores(unbroken / "scores/evaluation.npy")
-    search = Search(model, model.open(*list_clips(world, "evaluation")), world)
+    search = Search(model, model.open(list_clips(world, "evaluation")), world)
     assert [clip.id for clip in search.pool.clips] == matrix.clip_ids
     for row, query in enumerate(caption_queries(search.pool.clips)):
         hits = search.find(query.text, 5)
@@ -74,9 +74,9 @@ def test_search_matches_the_score_matrix_of_the_run(unbroken: Path, world: Path,
 
 
 def test_served_clips_are_those_of_the_requested_split_or_folder(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    assert len(list_clips(world, None).clips) == 88
-    assert len(list_clips(world, "validation").clips) == 16
-    folder = list_clips(world.parent / "validation", None).clips
+    assert len(list_clips(world, None)) == 88
+    assert len(list_clips(world, "validation")) == 16
+    folder = list_clips(world.parent / "validation", None)
     assert [clip.file_name for clip in folder] == sorted(path.name for path in (world.parent / "validation").iterdir())
 
 
@@ -240,7 +240,7 @@ def test_reload_finds_added_and_removed_files(tmp_path: Path, monkeypatch: pytes
     (folder / "deep").mkdir(parents=True)
     write_tone(folder / "b.wav")
     model = opened(model_of(Letters()))
-    search = Search(model, model.open(*list_clips(folder)), folder)
+    search = Search(model, model.open(list_clips(folder)), folder)
 
     def names() -> list[str]:
         return [result["file_name"] for result in site.find(query="c").json["results"]]

@@ -170,7 +170,7 @@ def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(
         ({"columns": ["T2A R@l"]}, "T2A R@1"),
         ({"cells": {"a": {"stages.only.start_from": {"kind": "model", "folder": "{b}"}}}}, "no cell b"),
         ({"published": {"source": "x", "entry": "evaluation", "cells": {"a": [0.5]}}}, "published.cells.a"),
-        ({"published": {"source": "x", "entry": "evaluation", "cells": {"b": [0.5] * 8}}}, "published.cells.b"),
+        ({"published": {"source": "x", "entry": "evaluation", "cells": {"b": [0.5] * 8}}}, "no cell b"),
     ],
 )
 def test_mistakes_of_a_study_are_refused_before_it_runs(
