@@ -90,22 +90,22 @@ def run(
 
 
 def check(
-    recipe: Recipe,
+    recipe: Path,
     *,
     changes: Changes = [],
     imports: Imports = [],
-    runs: Runs = Path("runs"),
     step: bool = False,
     device: Device = None,
 ) -> None:
     """Print a recipe's mistakes, its needs, and what is missing.
 
     Args:
+        recipe: A recipe (.yaml).
         step: Measure a training step of each stage.
     """
     from system.check.check import print_check
 
-    if not print_check(recipe, _with_imports(changes, imports), runs, step, device):
+    if not print_check(recipe, _with_imports(changes, imports), step, device):
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What a recipe or study needs, and what to fix."""
+"""What a recipe needs, and what to fix."""
 
 import math
 import urllib.request
@@ -20,7 +20,6 @@ from submission.editions import get_edition
 from system.audio.base import common_fault
 from system.batches.augment import Augmentation
 from system.batches.items import require_known_windows
-from system.experiments.studies import describe_progress, folder_of, load_study
 from system.models.retrieval import trainable_numbers
 from system.ranking.entries import RankBlind
 from system.recipe import schema
@@ -65,48 +64,29 @@ class Found(NamedTuple):
 Data = Mapping[str, Found]
 
 
-def print_check(path: Path, changes: list[str], runs: Path, step: bool = False, device: str | None = None) -> bool:
-    """Print what is needed; return whether it can run.
+def print_check(path: Path, changes: list[str], step: bool, device: str | None) -> bool:
+    """Print what a recipe needs; return whether it can run."""
+    recipe = load_recipe(path, changes).recipe
+    data = find_data(recipe)
+    found = list(check(recipe, data))
+    facts, problems = ([line for line in found if (line.kind == FACT) == is_fact] for is_fact in (True, False))
+    width = max(len(line.where) for line in facts)
+    print(f"recipe {recipe.name}, seed {recipe.seed}:")
+    print(*(f"  {line.where:{width}}  {line.text}" for line in facts), sep="\n")
+    if step:
+        from system.check.measure import measure
+        from system.compute.device import device_of
 
-    Of a study's cells, the first is printed whole, and of the others only what differs.
-    """
-    folders = list[Path]()  # of a study's runs
-    if path.name.endswith(".study.yaml"):
-        if step:
-            raise KitError("--step measures a recipe, not a study; name the study's recipe")
-        study, cells = load_study(path, changes, runs)
-        folders = [folder_of(study, *key, runs) for key in cells]
-        recipes = {f"cell {cell}": cells[cell, study.seeds[0]].recipe for cell in study.cells}
-    else:
-        recipe = load_recipe(path, changes).recipe
-        recipes = {f"recipe {recipe.name}, seed {recipe.seed}": recipe}
-    shown: list[Line] = []
-    problems: list[Line] = []
-    for title, recipe in recipes.items():
-        data = find_data(recipe)
-        new = [line for line in check(recipe, data, folders) if line not in shown]
-        facts = [line for line in new if line.kind == FACT]
-        width = max((len(line.where) for line in facts), default=0)
-        print(f"{title}:", *(f"  {line.where:{width}}  {line.text}" for line in facts), sep="\n")
-        of_cell = f"{title}, " if shown else ""
-        problems += [line._replace(where=f"{of_cell}{line.where}") for line in new if line.kind != FACT]
-        shown += new
-        if step:
-            from system.check.measure import measure
-            from system.compute.device import device_of
-
-            clips = {name: found.clips for name, found in data.items()}
-            steps = {name: steps_per_epoch(stage, data) for name, stage in recipe.stages.items()}
-            for line in measure(recipe, clips, steps, device_of(device)):
-                print(f"  step {line}")
-    if folders:
-        print(f"study {path.name}: {describe_progress(folders)}")
+        clips = {name: found.clips for name, found in data.items()}
+        steps = {name: steps_per_epoch(stage, data) for name, stage in recipe.stages.items()}
+        for text in measure(recipe, clips, steps, device_of(device)):
+            print(f"  step {text}")
     if problems:
         print("to fix, the first one first:", *(f"  {kind}  {text}" for kind, text in to_fix(problems)), sep="\n")
-    ok = all(line.kind == WARNING for line in problems)
-    if ok:
+    can_run = all(line.kind == WARNING for line in problems)
+    if can_run:
         print("nothing is missing")
-    return ok
+    return can_run
 
 
 def to_fix(problems: Sequence[Line]) -> list[tuple[str, str]]:
@@ -152,12 +132,8 @@ def _find(source: schema.Source, listed: list[Clip] | None) -> Found:
         return Found(clips, fault=str(error))
 
 
-def check(recipe: schema.Recipe, data: Data, made_before: Collection[Path] = ()) -> Iterator[Line]:
-    """Yield what a recipe has and needs.
-
-    Args:
-        made_before: Folders of models that earlier runs of a study train.
-    """
+def check(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
+    """Yield what a recipe has and needs."""
     audio = recipe.model.audio
     for name, source in recipe.data.items():
         yield from _source(f"data {name}", source, recipe.making(source), data[name], audio.reads_clips)
@@ -174,7 +150,7 @@ def check(recipe: schema.Recipe, data: Data, made_before: Collection[Path] = ())
         yield Line(WARNING, recipe.banks, f"about {format_size(needed)} of frames do not fit; use another disk")
     yield from _model(recipe, data)
     for key, path in recipe.other_models.items():
-        if path not in made_before and (fault := _error(trained_files, path)):
+        if fault := _error(trained_files, path):
             yield Line(MISSING, f"{key} {path}", fault)
     for name, stage in recipe.stages.items():
         yield from _stage(f"stage {name}", stage, data)

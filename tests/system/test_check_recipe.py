@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import tiny
 import tiny_moments
-from outcomes import rewrite
 from plans import fact, plan
 
 from data_tools.classify.model_files import folder_problem
@@ -89,22 +87,6 @@ def test_model_that_needs_its_own_code_is_refused(tmp_path: Path) -> None:
     ):
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert ("code" in (folder_problem(tmp_path) or "")) == is_refused
-
-
-def test_check_of_a_study_names_cells_and_progress(
-    world: Path, tmp_path: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = written(tmp_path, tiny.recipe(world, tmp_path))
-    cells: dict[str, Any] = {"plain": {}, "long": {"stages.only.epochs": 50}}
-    content = {"name": "lengths", "recipe": str(recipe), "seeds": [1, 2], "cells": cells}
-    study = tiny.write_recipe(tmp_path / "m.study.yaml", content)
-    shutil.copytree(unbroken, tmp_path / "runs/lengths/plain_s1")
-    rewrite(tmp_path / "runs/lengths/plain_s1/result.json", seconds=7200.0, training_seconds=60.0)
-    assert main(["check", str(study), "--runs", str(tmp_path / "runs")]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("updates of") == 2
-    assert shown.count("model audio") == 1
-    assert "1 of 4 runs done, about 6.0 h left" in shown
 
 
 @pytest.mark.parametrize("chunk", [None, 3])

@@ -3,7 +3,6 @@
 import csv
 import itertools
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -152,16 +151,11 @@ def test_killed_study_resumes_and_gives_the_same_tables(world: Path, tmp_path: P
         assert (folder / table).read_bytes() == (tmp_path / "unbroken/margins" / table).read_bytes()
 
 
-def test_check_names_the_study_cell_in_a_problem_that_only_some_cells_have(
+def test_check_of_a_study_names_the_verb_that_runs_it(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    cells: dict[str, Any] = {"plain": {}, "large": {"stages.only.batch_size": 4000}}
-    path = write_study(tmp_path, recipe, seeds=[1], cells=cells)
-    assert main(["check", str(path), "--runs", str(tmp_path / "runs")]) == 1
-    output = capsys.readouterr().out
-    assert re.search("MISTAKE  cell large", output)
-    assert "cell plain, " not in output
+    assert "lbar run" in refused(capsys, "check", write_study(tmp_path, recipe))
 
 
 @pytest.mark.parametrize(
