@@ -235,7 +235,9 @@ class Retriever:
             embedded = embed_clips(self.model, readable, features)
         else:
             banks = Path(self.recipe.banks)
-            readable, embedded, broken = embed_cached(self.model, settings, clips, banks, self.cache, strict)
+            readable, embedded, broken = embed_cached(
+                self.model, settings, clips, banks, cache_folder(self._cache), strict
+            )
         skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken}
         if not self._features:
             used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")
@@ -318,11 +320,6 @@ class Retriever:
         for name in [name for name, expert in experts.items() if expert.computed]:
             leave_out_other_lengths(features, clips, name)  # `build_features` has compared the others
         return features
-
-    @cached_property
-    def cache(self) -> Path:
-        """Folder of cached embeddings."""
-        return cache_folder(self._cache)
 
 
 def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Sequence[Clip]:

@@ -12,7 +12,6 @@ modules.json, config_sentence_transformers.json   by which SentenceTransformer o
 README.md                a model card for the Hugging Face hub
 """
 
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -23,25 +22,16 @@ from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_json, write_text
 from system.bridges.hub import model_card
 from system.bridges.sentence_transformer import write_module
-from system.ranking.entries import RankHubCorrected
 from system.recipe.imports import imported_files, keep_imports
 from system.recipe.load import text_of
 from system.runs.checkpoints import save_weights, write_errors
 from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained, open_trained
 
-log = logging.getLogger(__name__)
-
 
 def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
     """Write the model of a run to a new folder."""
-    trained = open_trained(Path(run), device=torch.device("cpu"))
-    export_model(trained, Path(out))
-    if corrected := [name for name, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
-        log.warning(
-            "the exported model lacks the hub correction of %s, which needs captions of the recipe; it works with %s",
-            ", ".join(corrected), run,
-        )  # fmt: skip
+    export_model(open_trained(Path(run), device=torch.device("cpu")), Path(out))
 
 
 def export_model(trained: Trained, out: Path) -> None:

@@ -36,8 +36,8 @@ def rank_files(
     queries: Path | None,
     split: str | None,
     out: Path | None,
-    top: int | None = None,
-    allow_unknown: bool = False,
+    top: int | None,
+    allow_unknown: bool,
 ) -> None:
     """Rank clips, and write all scores or the best.
 
@@ -48,13 +48,9 @@ def rank_files(
         open_model: Opens the model, after the files have been read.
         queries: Captions (.csv, .txt); None: those of the clips.
     """
-    if out is None:
-        raise KitError("--out is missing; name the file to write, or print metrics with --score")
-    if top is None and out.suffix != ".npy":
-        hint = "; for ranked lists (.csv) add --top K" if out.suffix == ".csv" else ""
-        raise KitError(f"--out {out}: the name of a score matrix must end in .npy{hint}")
-    if top is not None and out.suffix not in (".csv", ".jsonl"):
-        raise KitError(f"--out {out}: with --top, it must end in .csv for ranked lists, or .jsonl for a judge's pairs")
+    if out is None or out.suffix not in ([".npy"] if top is None else [".csv", ".jsonl"]):
+        known = "scores (.npy), or with --top ranked lists (.csv) or a judge's pairs (.jsonl)"
+        raise KitError(f"--out {out or 'is missing'}: name a file for {known}; --score prints metrics")
     require_other(out, [path for path in (queries, audio) if path])
     clips, asked = _listed(audio, queries, split)
     retriever = open_model()

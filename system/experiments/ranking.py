@@ -171,9 +171,9 @@ def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
     Inputs that are gone since then are not compared.
     """
     path = run.file("result", name)
-    noted = read_json(path) if path.exists() else None
-    if not (isinstance(noted, dict) and noted.keys() >= {"identity", "files", "result"}):
+    if not path.exists():
         return False
+    noted = read_json(path)
     is_there = all((run.folder / file).exists() for file in noted["files"])
     return is_there and bool(noted["identity"] | _identity(recipe, name) == noted["identity"])
 

@@ -19,6 +19,7 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
+from system.batches.items import require_known_windows
 from system.features.extract import Features
 from system.features.pieces import pieces_of
 from system.models.embeddings import Embedded, Embeddings
@@ -302,8 +303,7 @@ def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]
         moments: The known moment of each query of `series`.
         name: Of the model, for messages.
     """
-    if blind := next((moment.id for moment in moments if moment.windows is None), None):
-        raise KitError(f"moment {blind} has no windows, but a fit needs known windows; name a split that has them")
+    require_known_windows(moments)
     score, values = _exact(score), _pad([one.double() for one in series.values])
     lengths = torch.tensor([one.shape[-1] for one in series.values])
     labels = torch.zeros(len(values), values.shape[-1], dtype=torch.bool)

@@ -183,12 +183,10 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export the 
     Args:
         hint: Cure for a damaged file.
     """
-    if not path.is_file():
-        raise KitError(f"no checkpoint {path}; train the run first")
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise KitError(f"{path} is damaged, or not a safetensors file ({error}); {hint}") from error
+        raise KitError(f"{path} is missing or damaged ({error}); {hint}") from error
     load_tensors(model, weights, path)
 
 

@@ -95,7 +95,11 @@ def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tens
     known, negative = highest.isfinite(), ~batch.same_clip
     hardest = highest.where(known, 0.0).sum() / known.sum().clamp(min=1)
     found = {"positive": batch.scores.diagonal().mean(), "hardest_negative": hardest}
-    hinges = [term for term in losses if isinstance(term, Ranking | WeightedTriplet) and _has_hinges(term)]
+    hinges = [
+        term
+        for term in losses
+        if isinstance(term, Ranking) or (isinstance(term, WeightedTriplet) and term.clamp == "each")
+    ]
     if not hinges:
         return found
     for relaxed in (False, True) if hinges[0].needs_relevance else (False,):
@@ -103,10 +107,6 @@ def diagnose(batch: BatchScores, losses: Sequence[Term]) -> dict[str, torch.Tens
         above = torch.stack([(negative & (gap > 0)).sum() for gap in gaps]).sum()
         found["violations_relaxed" if relaxed else "violations"] = above / (2 * negative.sum().clamp(min=1))
     return found
-
-
-def _has_hinges(term: Ranking | WeightedTriplet) -> bool:
-    return isinstance(term, Ranking) or term.clamp == "each"
 
 
 def _add_gradients_by_chunks(
