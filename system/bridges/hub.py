@@ -42,8 +42,10 @@ def push_folder(folder: Path, name: str) -> str:
         place = HfApi().create_repo(name, private=True, exist_ok=True)
         HfApi().upload_folder(folder_path=folder, repo_id=name, commit_message="Upload a model of lbar-kit")
     except Exception as error:  # of the hub, the network, or a missing login: each library has its own
-        said = f"{folder} is exported, but not uploaded to {name}: {first_line(error)}"
-        raise KitError(f"{said}; `hf auth login` stores a token, `hf upload {name} {folder}` tries again") from error
+        raise KitError(
+            f"{folder} is exported, but not uploaded to {name}: {first_line(error)}; "
+            f"`hf auth login` stores a token, `hf upload {name} {folder}` tries again"
+        ) from error
     return str(place)
 
 

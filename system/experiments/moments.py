@@ -33,7 +33,7 @@ from submission.runs.record import FrameScores, MomentsResult, write_frame_score
 from system.batches.items import require_known_windows
 from system.models.scores import MomentScore
 from system.moments.windows import By, Decoding, Grid, label_frames, runs_of_true
-from system.ranking.embedding import require_known_words
+from system.ranking.embedding import refuse_broken, require_known_words
 from system.ranking.entries import RankMoments
 from system.ranking.windows import (
     FrameSeries,
@@ -82,7 +82,8 @@ def require_moments(recipe: schema.Recipe, data: Data) -> None:
     """
     entries = recipe.rank_moments.values()
     for entry in entries:
-        _require_readable(_asked_of_source(data, entry.data), data.features.broken)
+        asked = _asked_of_source(data, entry.data)
+        refuse_broken(asked.recordings, data.features.broken, f"data source {entry.data}")
     stages = [stage for stage in recipe.stages.values() if stage.unit == "moment"]
     fitted = [entry.fit for entry in entries if entry.fit]
     for source in [*fitted, *(source for stage in stages for source in stage.sources)]:
@@ -93,12 +94,6 @@ def require_moments(recipe: schema.Recipe, data: Data) -> None:
     searched = [*(entry.data for entry in entries), *(source for monitor in watched for source in monitor.data)]
     for source in [*fitted, *searched]:
         require_short_recordings(data.moments[source], data.features)
-
-
-def _require_readable(asked: Asked, broken: Mapping[str, str]) -> None:
-    if found := sorted(asked.recordings.keys() & broken.keys()):
-        some = f"{len(found):,} of {counted(len(asked.recordings), 'recording', ',')}"
-        raise KitError(f"{some} cannot be read (first {found[0]}: {broken[found[0]]}); repair or leave them out")
 
 
 def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever) -> MomentsResult:
@@ -158,7 +153,7 @@ def _score_asked(
         raise KitError(f"model {retriever.folder}: {error}") from error
     readable = [clip for clip in recordings if clip.id in features.keys]
     if strict or not readable:
-        _require_readable(asked, features.broken)
+        refuse_broken(asked.recordings, features.broken, f"model {retriever.folder}")
     moments = [moment for moment in asked.moments if moment.clip in features.keys]
     by_pieces = None if retriever.recipe.model.score.of_series else sliding
     return moments, score_recordings(retriever.model, readable, moments, features, by_pieces)

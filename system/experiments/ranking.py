@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.errors import KitError
 from data_tools.files import read_json, write_json
 from data_tools.manifest import Clip, Query, caption_queries, read_queries
 from submission.editions import get_edition
@@ -27,7 +26,7 @@ from system.experiments.moments import rank_moments
 from system.experiments.summary import ceiling_of
 from system.features.extract import Features, build_features
 from system.models.retrieval import RetrievalModel
-from system.ranking.embedding import require_known_words
+from system.ranking.embedding import refuse_broken, require_known_words
 from system.ranking.entries import CHECKPOINT, ByOneModel, RankBlind, RankedSet, RankEntry, RankMoments, matrix_labels
 from system.recipe import schema
 from system.recipe.data import Data
@@ -112,10 +111,7 @@ def open_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run:
     for name, entry in recipe.scored.items():
         source = recipe.ranked_source(name)
         clips = data.clips[source]
-        if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
-            some = f"{counted(len(broken), 'clip')} of data source {source}"
-            first = data.features.broken[broken[0]]
-            raise KitError(f"rank entry {name}: {some} cannot be read, first {first}; repair or remove them")
+        refuse_broken([clip.id for clip in clips], data.features.broken, f"rank entry {name}, data source {source}")
         queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):
             require_known_words(model, queries)
@@ -133,9 +129,7 @@ def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Dev
     clips, asked = list_clips(audio), read_queries(Path(queries))
     experts, banks = recipe.model.audio.experts, Path(recipe.banks)
     features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
-    if broken := [features.broken[clip.id] for clip in clips if clip.id not in features.keys]:
-        some = f"{counted(len(broken), 'clip')} cannot be read, first {broken[0]}"
-        raise KitError(f"blind set {audio}: {some}; repair these, or unpack the set again")
+    refuse_broken([clip.id for clip in clips], features.broken, f"blind set {audio}")
     return RankedSet(clips, asked, features)
 
 

@@ -1,6 +1,6 @@
 """Embed clips and captions in evaluation mode."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,6 +132,13 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     values = unit_vectors(embedded) if normalize else embedded.values
     found: np.ndarray = values.float().cpu().numpy()
     return found
+
+
+def refuse_broken(ids: Iterable[str], broken: Mapping[str, str], where: str) -> None:
+    """Raise KitError if a clip cannot be read."""
+    if lost := sorted(broken.keys() & set(ids)):
+        some = counted(len(lost), "clip", ",")
+        raise KitError(f"{where}: {some} cannot be read, first {lost[0]}: {broken[lost[0]]}; repair or remove them")
 
 
 def require_known_words(model: RetrievalModel, queries: Sequence[Query]) -> None:

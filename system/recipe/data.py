@@ -91,8 +91,10 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
         part = clips[name] = of_split(listed[source.manifest], source.split, f"data source {name}: {source.manifest}")
         for clip in part:
             if path_of.setdefault(clip.id, clip.path) != clip.path:
-                said = f"two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}"
-                raise KitError(f"data source {name}: {said}; make one of the manifests again with another --name")
+                raise KitError(
+                    f"data source {name}: two clips have the id {clip.id}, {path_of[clip.id]} and {clip.path}; "
+                    "make one of the manifests again with another --name"
+                )
         if source.moments:
             moments[name] = moments_of(source, listed[source.manifest], part)
         if few := few_clips(source, len(part)):
@@ -132,8 +134,10 @@ def moments_of(source: schema.Source, listed: Sequence[Clip], part: Sequence[Cli
 
 
 def _unreadable(name: str, clips: Sequence[Clip], first: str) -> KitError:
-    said = f"none of its {counted(len(clips), 'clip', ',')} can be read (first: {first})"
-    return KitError(f"data source {name}: {said}; put the files at their paths, or make the manifest again")
+    return KitError(
+        f"data source {name}: none of its {counted(len(clips), 'clip', ',')} can be read (first: {first}); "
+        "put the files at their paths, or make the manifest again"
+    )
 
 
 def make_missing(recipe: schema.Recipe) -> None:
@@ -162,8 +166,10 @@ def _is_made(name: str, manifest: Path, command: str) -> bool:
     record = Path(f"{manifest}.made_by")
     made = record.read_text(encoding="utf-8").strip() if manifest.exists() and record.exists() else command
     if made != command:
-        said = f"{manifest} was made by `{made}`, but `make` is `{command}`"
-        raise KitError(f"data source {name}: {said}; delete it, or name another manifest")
+        raise KitError(
+            f"data source {name}: {manifest} was made by `{made}`, but `make` is `{command}`; "
+            "delete it, or name another manifest"
+        )
     return manifest.exists()
 
 

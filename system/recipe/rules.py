@@ -129,8 +129,7 @@ def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
     if entry.kind == "moments":
         yield from decoding_mistakes(("decoding",), entry.windows, entry.decoding)
         if not model.score.finds_moments:
-            said = f"moments need score moments or boundary_moments, not {model.score.kind}"
-            yield (), f"{said}; with this model, find moments with lbar locate"
+            yield (), f"moments need score moments or boundary_moments; {model.score.kind} finds some with lbar locate"
     if entry.kind not in COMBINED:
         return
     usable, combined = COMBINED[entry.kind], entry.combined_entries
@@ -177,8 +176,7 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
     stored = [one for one, expert in model.audio.experts.items() if not isinstance(expert, Waveform)]
     if stage.augment is not None and stage.augment.mix is not None:
         if stored:
-            said = f"frames of {', '.join(stored)} are stored, and cannot be mixed"
-            yield ("augment", "mix"), f"{said}; remove mix, or use an encoder on waveforms"
+            yield ("augment", "mix"), f"frames of {', '.join(stored)} are stored, and cannot be mixed; remove mix"
         if any(term.taught_by for term in stage.losses):
             yield ("augment", "mix"), "teachers cannot judge mixed clips; remove mix, or the loss with teachers"
     if not (of_moments and schema.OF_WINDOWS & set(monitor.metrics)):

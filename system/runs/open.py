@@ -137,8 +137,10 @@ def open_trained(
     if changes:
         raise KitError(f"--set {changes[0]}: {name} has no settings; write a recipe with model.kind published instead")
     if config_of(str(name), "model") is None:
-        said = f"{name} is not on this machine, as a run, an exported model, a recipe or a model of the hub"
-        raise KitError(f"{said}; correct the name, or {how_to_fetch(str(name))}")
+        raise KitError(
+            f"{name} is not on this machine, as a run, an exported model, a recipe or a model of the hub; "
+            f"correct the name, or {how_to_fetch(str(name))}"
+        )
     settings = Model.model_validate(published_model_settings(str(name)))
     recipe = schema.Recipe.model_construct(
         name=str(name), seed=1, banks=str(banks), data={}, model=settings, stages={}, rank={}, teachers={}

@@ -76,8 +76,10 @@ def require_unchanged(run: Run, now: Mapping[str, Any]) -> None:
     before = run.read_provenance().inputs
     changed = [one for key in before if key in now for one, _, _ in differing(before[key], now[key], key)]
     if changed:
-        said = f"{', '.join(sorted(changed))} changed since this run began"
-        raise KitError(f"{run.folder}: {said}; restore them, or start another run with --name")
+        raise KitError(
+            f"{run.folder}: {', '.join(sorted(changed))} changed since this run began; "
+            "restore them, or start another run with --name"
+        )
 
 
 def record_provenance(run: Run, loaded: Loaded, text: str | None, gpu: str | None) -> None:

@@ -215,7 +215,7 @@ def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
     every = [replace(clip, **lost) if clip.split == "validation" else clip for clip in gone]
     write_manifest(tmp_path / "manifest.jsonl", every)
     assert main([*asked, "development", "--fit", "validation"]) == 1
-    assert "8 of 8 recordings" in capsys.readouterr().err
+    assert "8 clips cannot be read" in capsys.readouterr().err
 
 
 def test_finding_windows_of_queries_without_known_words_requires_option_allow_unknown(
