@@ -143,12 +143,13 @@ def rank(
         top: Only each query's K best clips.
         score: Print the metrics; no file is written.
     """
-    from system.experiments.rank import evaluate, rank_files, require_alone
+    from system.experiments.rank import evaluate, rank_files
     from system.retriever import load_model
 
     opened = partial(load_model, model, device, cache, changes)
     if score:
-        require_alone(queries, out)
+        if queries or out:
+            raise KitError("--score ranks the clips for their own captions, and writes no file; leave out the rest")
         print(*evaluate(opened(), audio, split).lines(), sep="\n")
         return
     rank_files(opened, audio, queries, split, out, top, allow_unknown)

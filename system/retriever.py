@@ -31,7 +31,7 @@ from system.features.extract import Features, build_features, leave_out_other_le
 from system.models.embeddings import Embedded, Embeddings, Units, are_units
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
-from system.ranking.cache import cache_folder, embed_cached, frame_banks_folder, require_readable
+from system.ranking.cache import cache_folder, embed_cached, require_readable
 from system.ranking.embedding import embed_clips, embed_texts, vectors
 from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
@@ -379,7 +379,7 @@ def load_model(
         changes: Changed settings KEY=VALUE; of a trained model only paths.
     """
     folder = cache_folder(Path(cache) if cache else None)
-    banks = frame_banks_folder(folder)
+    banks = Path("banks") if Path("banks").is_dir() else folder / "banks"
     trained = open_trained(Path(name), None, None, changes, device_of(device) if device else None, banks)
     if corrected := [key for key, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
         log.warning("without the hub correction of %s, which only the run's own entries have", ", ".join(corrected))

@@ -130,15 +130,7 @@ def memory_errors(too_large: str, cure: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise KitError(f"not enough GPU memory for {too_large}; {cure}") from error
-    except (MemoryError, RuntimeError) as error:
-        if not _is_full(error):
+    except (MemoryError, RuntimeError) as error:  # torch has no error of its own for the machine's memory
+        if isinstance(error, RuntimeError) and "DefaultCPUAllocator" not in str(error):
             raise
         raise KitError(f"not enough memory on this machine for {too_large}; {cure}") from error
-
-
-def _is_full(error: Exception) -> bool:
-    """Return whether an error means that memory is full.
-
-    torch raises a RuntimeError then, which is recognised by its text.
-    """
-    return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

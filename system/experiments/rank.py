@@ -72,12 +72,6 @@ def rank_files(
     print(f"wrote {out}: {counted(len(asked), 'query')} x {size}{counted(len(pool.clips), 'clip')}")
 
 
-def require_alone(queries: Path | None, out: Path | None) -> None:
-    """Refuse what --score does not use: queries and an output."""
-    if queries or out:
-        raise KitError("--score ranks the clips for their own captions, and writes no file; leave out the rest")
-
-
 @kit_errors
 def evaluate(
     model: Retriever | str | PathLike[str],

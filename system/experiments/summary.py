@@ -5,7 +5,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_tools.cli import counted
 from data_tools.files import read_json
@@ -24,13 +24,11 @@ from submission.runs.record import (
 from system.audio.base import ExpertSettings
 from system.compute.device import gpu_of
 from system.compute.processes import process_count
+from system.models.retrieval import RetrievalModel
 from system.recipe import schema
+from system.recipe.data import Data
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
-
-if TYPE_CHECKING:
-    from system.models.retrieval import RetrievalModel
-    from system.recipe.data import Data
 
 
 def ceiling_of(source: schema.Source) -> float | None:
@@ -47,7 +45,7 @@ def ceiling_of(source: schema.Source) -> float | None:
     return ceiling(folder, source.split)
 
 
-def describe_run(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", seconds: float) -> RunResult:
+def describe_run(recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, seconds: float) -> RunResult:
     """Collect the facts about a run, and its results.
 
     Args:
@@ -76,7 +74,7 @@ def describe_run(recipe: schema.Recipe, run: Run, data: "Data", model: "Retrieva
     )
 
 
-def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
+def parameters_of(recipe: schema.Recipe, model: RetrievalModel) -> Parameters:
     """Count the trained and the frozen parameters.
 
     Frozen parameters are counted per expert, for the audio encoder (`audio`), and for the text encoder (`text`).
@@ -97,7 +95,7 @@ def _describe_expert(expert: ExpertSettings) -> ExpertFacts:
     return ExpertFacts(**facts, published=sorted(need.address for need in expert.needs() if need.address))
 
 
-def describe_data(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
+def describe_data(recipe: schema.Recipe, data: Data) -> dict[str, SourceFacts]:
     """Describe every data source."""
     return {
         name: SourceFacts(

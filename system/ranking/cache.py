@@ -49,11 +49,6 @@ def cache_folder(folder: Path | None = None) -> Path:
     return folder
 
 
-def frame_banks_folder(cache: Path) -> Path:
-    """Return the folder of an exported model's frames."""
-    return Path("banks") if Path("banks").is_dir() else cache / "banks"
-
-
 def file_key(path: str) -> str:
     """Return a key of a file's path, size and times.
 

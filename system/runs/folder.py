@@ -164,7 +164,8 @@ class Run:
                 yield
             except BaseException as error:
                 handler.handle(logging.makeLogRecord({"msg": f"error: {error}"}))
-                if isinstance(error, KitError | OSError) and made and not self._has_work():
+                has_work = any(self.folder.glob("*/last.pt")) or self.ranked_entries()
+                if isinstance(error, KitError | OSError) and made and not has_work:
                     shutil.rmtree(self.folder)
                     with suppress(OSError):  # the folder holds other runs by now
                         for above in made[1:]:
@@ -174,10 +175,6 @@ class Run:
                 logging.getLogger().removeHandler(handler)
                 with suppress(OSError):  # on a full disk its last lines are lost
                     handler.close()
-
-    def _has_work(self) -> bool:
-        """Return whether anything was trained or ranked."""
-        return any(self.folder.glob("*/last.pt")) or bool(self.ranked_entries())
 
     def require_place(self, loaded: Loaded) -> None:
         """Refuse a folder of other files or another recipe.

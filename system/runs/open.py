@@ -133,7 +133,10 @@ def open_trained(
     if (exported := local_folder(str(name), "model")) and (exported / "model.json").exists():
         return _open_exported(exported, changed_banks, device)
     if name.suffix in SUFFIXES and not name.is_dir():
-        return _untrained(name, _recipe_without_stages(name, changed_banks), device)
+        recipe = load_recipe(name, changed_banks).recipe
+        if recipe.stages or recipe.model.first_unpublished_encoder:
+            raise KitError(f"{name} must be trained first, with lbar run; then name the run's folder")
+        return _untrained(name, recipe, device)
     if changes:
         raise KitError(f"--set {changes[0]}: {name} has no settings; write a recipe with model.kind published instead")
     if config_of(str(name), "model") is None:
@@ -202,15 +205,6 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     _require_same_files(folder, facts.experts, text, recipe, model)
     load_weights(model, folder / "model.safetensors")
     return Trained(model, recipe, facts.model_copy(update={"experts": expert_identities(recipe)}), folder)
-
-
-def _recipe_without_stages(path: Path, changes: list[str]) -> schema.Recipe:
-    recipe = load_recipe(path, changes).recipe
-    if recipe.stages:
-        raise KitError(f"{path} has stages that must be trained first, with lbar run; then name the run's folder")
-    if part := recipe.model.first_unpublished_encoder:
-        raise KitError(f"{path} has no stages, but its model.{part} has layers that must be trained; add a stage")
-    return recipe
 
 
 def _untrained(name: Path, recipe: schema.Recipe, device: torch.device) -> Trained:
