@@ -320,7 +320,7 @@ def runs(
 
     Args:
         folder: Folder of all runs.
-        sort: Order; best first.
+        sort: Column that orders the runs; the best first.
     """
     from system.runs.overview import print_runs
 
@@ -350,10 +350,10 @@ def new(name: str, *, source: Annotated[str, typer.Option("--from")] = "clotho")
 
 
 def keys(path: Annotated[str, typer.Argument()] = "") -> None:
-    """Print and explain the settings at a recipe's path.
+    """Print and explain settings of a recipe.
 
     Args:
-        path: Such as stages.optimizer; default: a recipe.
+        path: Place of the settings, such as stages.optimizer; default: the whole recipe.
     """
     from system.recipe.schema import fields_of, settings_at
 

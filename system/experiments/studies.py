@@ -59,7 +59,6 @@ class Published(Strict):
     """A paper's figures, which stand below the measured ones."""
 
     source: str  # paper and table
-    entry: Name  # rank entry to which the figures belong
     cells: dict[Name, list[float | None]]  # one figure per column, in the table's unit; null: not published
 
 

@@ -74,7 +74,7 @@ MIXED = [[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.6, 0.5]]
 
 def test_study_table_matches_hand_values(recipe: Path, unbroken: Path, tmp_path: Path) -> None:
     columns = ["T2A R@1", "T2A mAP@10", "T2A mAP", "A2T HR@1", "A2T R@1", "A2T pooled R@1", "A2T mAP"]
-    published = {"source": "a paper", "entry": "evaluation", "cells": {"right": [70.5, None, 3, *[None] * 4]}}
+    published = {"source": "a paper", "cells": {"right": [70.5, None, 3, *[None] * 4]}}
     cells: dict[str, Any] = {"mixed_up": {}, "right": {}}
     path = write_study(tmp_path, recipe, cells=cells, columns=columns, published=published, unit="percent")
     study, loaded = load_study(path, [], tmp_path)
@@ -163,8 +163,8 @@ def test_check_of_a_study_names_the_verb_that_runs_it(
     [
         ({"columns": ["T2A R@l"]}, "T2A R@1"),
         ({"cells": {"a": {"stages.only.start_from": {"kind": "model", "folder": "{b}"}}}}, "no cell b"),
-        ({"published": {"source": "x", "entry": "evaluation", "cells": {"a": [0.5]}}}, "published.cells.a"),
-        ({"published": {"source": "x", "entry": "evaluation", "cells": {"b": [0.5] * 8}}}, "no cell b"),
+        ({"published": {"source": "x", "cells": {"a": [0.5]}}}, "published.cells.a"),
+        ({"published": {"source": "x", "cells": {"b": [0.5] * 8}}}, "no cell b"),
     ],
 )
 def test_mistakes_of_a_study_are_refused_before_it_runs(
