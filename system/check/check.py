@@ -21,7 +21,6 @@ from system.audio.base import common_fault
 from system.batches.augment import Augmentation
 from system.batches.items import require_known_windows
 from system.models.retrieval import trainable_numbers
-from system.ranking.entries import RankBlind
 from system.recipe import schema
 from system.recipe.data import few_clips, input_paths, moments_of
 from system.recipe.load import load_recipe
@@ -68,8 +67,9 @@ def print_check(path: Path, changes: list[str], step: bool, device: str | None) 
     """Print what a recipe needs; return whether it can run."""
     recipe = load_recipe(path, changes).recipe
     data = find_data(recipe)
-    found = list(check(recipe, data))
-    facts, problems = ([line for line in found if (line.kind == FACT) == is_fact] for is_fact in (True, False))
+    lines = list(check(recipe, data))
+    facts = [line for line in lines if line.kind == FACT]
+    problems = [line for line in lines if line.kind != FACT]
     width = max(len(line.where) for line in facts)
     print(f"recipe {recipe.name}, seed {recipe.seed}:")
     print(*(f"  {line.where:{width}}  {line.text}" for line in facts), sep="\n")
@@ -288,15 +288,13 @@ def steps_per_epoch(stage: schema.Stage, data: Data) -> int:
 
 def _rankings(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
     for name, entry in recipe.rank.items():
-        where, ranked = f"rank {name}", recipe.ranked(name)
-        missing = " and ".join(ranked.missing_files) if isinstance(ranked, RankBlind) else ""
+        missing = " and ".join(recipe.awaited_files(name))
         absent = f"; skipped until {missing} exist" if missing else ""
-        yield Line(FACT, where, f"{ranked.pool[0]} ranked by {entry.kind}, edition {entry.edition}{absent}")
-        if isinstance(ranked, RankBlind) or entry.finds_windows or not entry.csv:
-            continue
-        clips = len(data[ranked.data].clips)
+        text = f"{recipe.ranked(name).pool[0]} ranked by {entry.kind}, edition {entry.edition}{absent}"
+        yield Line(FACT, f"rank {name}", text)
+    for name, entry in recipe.scored.items():
+        clips = len(data[recipe.ranked_source(name)].clips)
         edition = get_edition(entry.edition).for_pool(clips)
-        if edition.output == "ranked" and 0 < clips < edition.ranking_length:
-            yield Line(
-                MISTAKE, where, f"a ranked CSV needs {edition.ranking_length} clips, not {clips}; set csv: false"
-            )
+        if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
+            fault = f"a ranked CSV needs {edition.ranking_length} clips, not {clips}; set csv: false"
+            yield Line(MISTAKE, f"rank {name}", fault)
