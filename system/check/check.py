@@ -270,7 +270,7 @@ def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
 
 
 def _error(function: Callable[..., object], *arguments: object) -> str:
-    """Return the text of the KitError that a call raises, if any."""
+    """Return the text of the KitError that a call raises."""
     try:
         function(*arguments)
     except KitError as error:

@@ -79,7 +79,7 @@ class Study(Strict):
 
     @model_validator(mode="after")
     def _require_known_cells(self) -> Self:
-        """Refuse what names another cell, and figures that do not fit the columns."""
+        """Refuse unknown cells, and figures that fit no columns."""
         names = {name for one in self.cells.values() for name in re.findall(r"\{([a-z0-9_]+)\}", str(one))}
         figures = self.published.cells if self.published else {}
         if unknown := sorted((names | figures.keys()) - self.cells.keys()):

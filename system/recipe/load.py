@@ -94,7 +94,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
 
 
 def read_document(path: Path) -> tuple[bytes, Document]:
-    """Return the bytes and the document of a recipe or study.
+    """Return the bytes and document of a recipe or study.
 
     Raises:
         KitError: The file is missing, or not YAML.

@@ -168,7 +168,7 @@ def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Raise KitError if torch, safetensors or tokenizers cannot write a file."""
+    """Raise KitError if a library cannot write a file."""
     try:
         yield
     except Exception as error:

@@ -17,7 +17,7 @@ SORTED_BY = {"validation": "validation", "test": "test", "time": "hours"}
 
 
 def table_of_runs(folder: str | os.PathLike[str] = "runs") -> pd.DataFrame:
-    """Return a table of the runs in a folder and its studies.
+    """Return a table of the runs in a folder.
 
     It has a row per run. `validation` is the best value of the last stage by the metric `by`, `test` the
     metric `of` of the first ranked entry, and `hours` the time of training and validation. `changes` are the settings

@@ -45,7 +45,7 @@ def commit() -> str:
 
 
 def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
-    """Return the checksums of files that training reads, if they exist."""
+    """Return the checksums of existing files that training reads."""
     found = checksums(recipe.learned_from.values())
     files = [Path(one) for source in recipe.data.values() for one in (source.manifest, source.moments) if one]
     files += recipe.model.embedding_files.values()
