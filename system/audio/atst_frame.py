@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchaudio.functional import melscale_fbanks, resample
 
-from system.audio.blocks import Block
+from system.audio.blocks import Block, table
 from system.audio.mel import power
 from system.audio.network import AudioNetwork, Layers, frames_within
 
@@ -55,8 +55,8 @@ class AtstFrameLayers(Layers):
         self.register_buffer("window", torch.hann_window(1024), persistent=False)
         self.register_buffer("basis", melscale_fbanks(513, 60.0, 7800.0, 64, 16_000).T, persistent=False)
         self.patch_embed = nn.ModuleDict({"patch_embed": nn.Linear(256, 768)})
-        self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 251, 768), std=0.02))
-        self.blocks = nn.ModuleList(Block(qkv_bias=False) for _ in range(12))
+        self.pos_embed = table(251, 768)
+        self.blocks = nn.Sequential(*(Block(qkv_bias=False) for _ in range(12)))
         self.norm_frame = nn.LayerNorm(768, 1e-6)
 
     def load(self, tensors: dict[str, Tensor]) -> None:
@@ -84,6 +84,4 @@ class AtstFrameLayers(Layers):
         size = columns.shape[2] // 4
         slices = columns[:, :, : size * 4].unflatten(2, (size, 4)).transpose(1, 2).flatten(2)
         x = self.patch_embed["patch_embed"](slices) + self.pos_embed[:, 1 : size + 1]
-        for block in self.blocks:
-            x = block(x)
-        return self.norm_frame(x), frames_within(lengths, waves.shape[1], size)
+        return self.norm_frame(self.blocks(x)), frames_within(lengths, waves.shape[1], size)

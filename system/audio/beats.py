@@ -17,6 +17,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from system.audio.mel import kaldi_log_mel
 from system.audio.network import AudioNetwork, Layers
+from system.moments.labellings import length_mask
 
 DIM, HEADS, BLOCKS = 768, 12, 12
 PATCH, BANDS = 16, 8  # columns and bands of a patch; patches above each other
@@ -47,8 +48,7 @@ class Beats(AudioNetwork):
 
     @property
     def frame_rate(self) -> float:
-        seconds = self.segment_seconds or self.seconds[1]
-        return max(1, ((round(seconds * 16_000) - 400) // 160 + 1) // PATCH) / seconds  # of whole patches
+        return max(1, ((round(self.longest * 16_000) - 400) // 160 + 1) // PATCH) / self.longest  # of whole patches
 
     def layers(self) -> Layers:
         return BeatsLayers()
@@ -73,7 +73,7 @@ class BeatsLayers(Layers):
         columns = (kaldi_log_mel(waves * 2**15, 0.85) - 15.41663) / (2 * 6.55582)
         x = self.patch_embedding(columns[:, None]).flatten(2).transpose(1, 2)  # (S, 8 L, 512), in order of time
         counts = (((lengths - 400).clamp(min=0) // 160 + 1) // PATCH).clamp(min=1)
-        mask = torch.arange(x.shape[1], device=x.device) < counts[:, None] * BANDS
+        mask = length_mask(counts * BANDS, x.shape[1])
         tokens = self.encoder(self.post_extract_proj(self.layer_norm(x)), mask)
         return tokens.unflatten(1, (-1, BANDS)).mean(2), counts
 

@@ -4,9 +4,18 @@ PaSST, EAT, M2D-CLAP and ATST-Frame use them.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+DIM = 768  # of a token
+
+
+def table(*shape: int, init: Callable[..., Tensor] = nn.init.trunc_normal_) -> nn.Parameter:
+    """Make small random numbers to train, such as positions, (1, *shape)."""
+    return nn.Parameter(init(torch.empty(1, *shape), std=0.02))
 
 
 class Attention(nn.Module):
@@ -15,10 +24,10 @@ class Attention(nn.Module):
     A mask, (S, L) bool, is true for tokens that count.
     """
 
-    def __init__(self, dim: int, heads: int, qkv_bias: bool) -> None:
+    def __init__(self, heads: int, qkv_bias: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
+        self.qkv, self.proj = nn.Linear(DIM, 3 * DIM, bias=qkv_bias), nn.Linear(DIM, DIM)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -33,19 +42,13 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int = 768,
-        heads: int = 12,
-        ffn_dim: int = 3072,
-        eps: float = 1e-6,
-        qkv_bias: bool = True,
-        post: bool = False,
+        self, heads: int = 12, ffn_dim: int = 3072, eps: float = 1e-6, qkv_bias: bool = True, post: bool = False
     ) -> None:
         super().__init__()
         self.post = post
-        self.norm1, self.attn = nn.LayerNorm(dim, eps), Attention(dim, heads, qkv_bias)
-        layers = {"fc1": nn.Linear(dim, ffn_dim), "act": nn.GELU(), "fc2": nn.Linear(ffn_dim, dim)}
-        self.norm2, self.mlp = nn.LayerNorm(dim, eps), nn.Sequential(OrderedDict(layers))
+        self.norm1, self.attn = nn.LayerNorm(DIM, eps), Attention(heads, qkv_bias)
+        layers = {"fc1": nn.Linear(DIM, ffn_dim), "act": nn.GELU(), "fc2": nn.Linear(ffn_dim, DIM)}
+        self.norm2, self.mlp = nn.LayerNorm(DIM, eps), nn.Sequential(OrderedDict(layers))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.post:

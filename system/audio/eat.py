@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from system.audio.blocks import Block
+from system.audio.blocks import DIM, Block, table
 from system.audio.mel import kaldi_log_mel
 from system.audio.network import AudioNetwork, Layers
+from system.moments.labellings import length_mask
 
 PATCH, BANDS = 16, 8  # columns and bands of a patch; patches above each other
 COLUMNS = 1024  # of every input, as for 10 s in the original; zeros, which are louder than silence, follow the clip
-DIM = 768
 
 
 class Eat(AudioNetwork):
@@ -41,8 +41,7 @@ class Eat(AudioNetwork):
 
     @property
     def frame_rate(self) -> float:
-        seconds = self.segment_seconds or self.seconds[1]
-        return -(-round(seconds * 16_000) // (160 * PATCH)) / seconds
+        return -(-round(self.longest * 16_000) // (160 * PATCH)) / self.longest
 
     def layers(self) -> Layers:
         return EatLayers()
@@ -55,9 +54,9 @@ class EatLayers(Layers):
         super().__init__()
         self.register_buffer("positions", position_table(DIM), persistent=False)
         self.local_encoder = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
-        self.extra_tokens = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM), std=0.02))
+        self.extra_tokens = table(1, DIM, init=nn.init.normal_)
         self.pre_norm = nn.LayerNorm(DIM, 1e-6)
-        self.blocks = nn.ModuleList(Block(post=True) for _ in range(12))
+        self.blocks = nn.Sequential(*(Block(post=True) for _ in range(12)))
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         super().load({key.removeprefix("model."): value for key, value in tensors.items()})
@@ -66,7 +65,7 @@ class EatLayers(Layers):
         """Compute the input of the transformer, (S, 1024, 128)."""
         columns = kaldi_log_mel(waves, 1.0)
         counts = (lengths - 400).clamp(min=0) // 160 + 1
-        columns = columns * (torch.arange(columns.shape[1], device=waves.device) < counts[:, None])[..., None]
+        columns = columns * length_mask(counts, columns.shape[1])[..., None]
         return (F.pad(columns, (0, 0, 0, COLUMNS - columns.shape[1])) + 4.268) / (2 * 4.569)
 
     def tokens(self, waves: Tensor, lengths: Tensor) -> Tensor:
@@ -77,10 +76,8 @@ class EatLayers(Layers):
         """
         x = self.local_encoder["proj"](self.log_mel(waves, lengths)[:, None]).flatten(2).transpose(1, 2)
         x = x + self.positions[: x.shape[1]]
-        x = self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1))
-        for block in self.blocks:
-            x = block(x)
-        return x
+        found: Tensor = self.blocks(self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1)))
+        return found
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         frames = self.tokens(waves, lengths)[:, 1:].unflatten(1, (-1, BANDS)).mean(2)

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from system.audio.blocks import Block
+from system.audio.blocks import DIM, Block, table
 from system.audio.mel import MelSpectrogram
 from system.audio.network import AudioNetwork, Layers
+from system.moments.labellings import length_mask
 
-DIM, BLOCKS, PATCH, BANDS = 768, 12, 16, 5  # of a token; blocks; columns and bands of a patch; patches above each other
+PATCH, BANDS = 16, 5  # columns and bands of a patch; patches above each other
 CHUNK, STEPS = 1001, 62  # columns that the transformer reads together, and patches in time of them
 PREFIX = "module.ar.runtime.backbone."
 FILE = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
@@ -38,8 +39,7 @@ class M2dClap(AudioNetwork):
 
     @property
     def frame_rate(self) -> float:
-        seconds = self.segment_seconds or self.seconds[1]
-        return int(count_steps(torch.tensor(round(seconds * 16_000)))) / seconds
+        return int(count_steps(torch.tensor(round(self.longest * 16_000)))) / self.longest
 
     def layers(self) -> Layers:
         return M2dClapLayers()
@@ -69,9 +69,9 @@ class M2dClapLayers(Layers):
         self.mel = MelSpectrogram(16_000, 400, 160, 400, 80, 50.0, 8000.0)
         self.register_buffer("norm_stats", torch.tensor([-7.1, 4.2]))  # mean and deviation of the log-mel
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
-        self.cls_token = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM), std=0.02))
-        self.pos_embed = nn.Parameter(nn.init.normal_(torch.empty(1, 1 + BANDS * STEPS, DIM), std=0.02))
-        self.blocks = nn.ModuleList(Block(DIM, 12, 4 * DIM) for _ in range(BLOCKS))
+        self.cls_token = table(1, DIM, init=nn.init.normal_)
+        self.pos_embed = table(1 + BANDS * STEPS, DIM, init=nn.init.normal_)
+        self.blocks = nn.ModuleList(Block() for _ in range(12))
         self.norm = nn.LayerNorm(DIM, 1e-6)
         self.audio_proj = Semantic()
 
@@ -87,8 +87,7 @@ class M2dClapLayers(Layers):
         mean, deviation = self.norm_stats
         power = self.mel(mirrored(waves, lengths, 200))[:, : 1 + waves.shape[1] // 160]
         columns = (((power + 2**-23).log().float() - mean) / deviation).transpose(1, 2)
-        used = lengths // 160 + 1
-        columns = columns * (torch.arange(columns.shape[2], device=waves.device) < used[:, None])[:, None]
+        columns = columns * length_mask(lengths // 160 + 1, columns.shape[2])[:, None]
         counts = count_steps(lengths)
         columns = F.pad(columns, (0, -(columns.shape[2] % CHUNK) % PATCH))
         chunks = [part for part in columns.split(CHUNK, 2) if part.shape[2] >= PATCH]
@@ -105,7 +104,7 @@ class M2dClapLayers(Layers):
         table = self.pos_embed[:, 1:].unflatten(1, (BANDS, STEPS))[:, :, :size]
         first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)
         x = torch.cat([first, (patches + table).flatten(1, 2)], 1)
-        mask = (torch.arange(size, device=x.device) < steps[:, None]).repeat(1, BANDS)
+        mask = length_mask(steps, size).repeat(1, BANDS)
         for block in self.blocks:
             x = block(x, F.pad(mask, (1, 0), value=True))
         return self.norm(x)[:, 1:].unflatten(1, (BANDS, size))
@@ -116,8 +115,7 @@ class M2dClapLayers(Layers):
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         tokens, counts = self.tokens(waves, lengths)
-        mask = (torch.arange(tokens.shape[2], device=waves.device) < counts[:, None]).repeat(1, BANDS)
-        return self.audio_proj(tokens.flatten(1, 2), mask)
+        return self.audio_proj(tokens.flatten(1, 2), length_mask(counts, tokens.shape[2]).repeat(1, BANDS))
 
 
 class Semantic(nn.Module):
@@ -128,8 +126,8 @@ class Semantic(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sem_token = nn.Parameter(nn.init.normal_(torch.empty(1, 1, DIM), std=0.02))
-        self.sem_blocks = nn.ModuleList([Block(DIM, 1, DIM, 1e-5)])
+        self.sem_token = table(1, DIM, init=nn.init.normal_)
+        self.sem_blocks = nn.ModuleList([Block(1, DIM, 1e-5)])
         self.norm = nn.LayerNorm(DIM, 1e-5)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:

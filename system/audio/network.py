@@ -34,7 +34,7 @@ class Layers(nn.Module, ABC):
     """The layers of a network, named as in its file."""
 
     pads_by_itself: ClassVar[bool] = False  # to the longest segment of a call, which changes others in evaluation
-    convolutional: ClassVar[bool] = False  # whether `maps` has all convolutions, and is rearranged by `fast`
+    convolutional: ClassVar[bool] = False  # whether `fast` may fold and rearrange it
 
     @abstractmethod
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,10 +47,6 @@ class Layers(nn.Module, ABC):
         Returns:
             The frames (S, L, D), and how many of them begin within the clip, (S,), at least 1.
         """
-
-    def maps(self, x: Tensor) -> Tensor:
-        """Compute the last maps of convolutional layers from spectrograms."""
-        raise NotImplementedError
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         """Compute the mean frame of each segment, (S, D)."""
@@ -89,7 +85,7 @@ class AudioNetwork(ExpertSettings):
     @model_validator(mode="after")
     def _require_possible_segments(self) -> Self:
         shortest, longest = self.seconds
-        if not shortest <= (self.segment_seconds or longest) <= longest:
+        if not shortest <= self.longest <= longest:
             raise ValueError(f"segment_seconds must be {shortest} to {longest}, not {self.segment_seconds}")
         return self
 
@@ -97,6 +93,11 @@ class AudioNetwork(ExpertSettings):
     def seconds(self) -> tuple[float, float]:
         """Shortest and longest input."""
         return 0.0, 600.0
+
+    @property
+    def longest(self) -> float:
+        """Seconds of a segment, or of the longest input."""
+        return self.segment_seconds or self.seconds[1]
 
     @property
     @abstractmethod
@@ -122,7 +123,7 @@ class AudioNetwork(ExpertSettings):
 
     @property
     def frames_per_second(self) -> float:
-        return self.frame_rate if self.output == "frames" else 1 / (self.segment_seconds or self.seconds[1])
+        return self.frame_rate if self.output == "frames" else 1 / self.longest
 
     def count_parameters(self) -> int:
         with torch.random.fork_rng(devices=[]):  # the layers draw weights
@@ -161,8 +162,7 @@ def extractor(network: AudioNetwork, device: torch.device) -> Frames:
     layers = layers.requires_grad_(False).to(device)
     if layers.convolutional:
         fast(layers)
-    shortest, longest = (round(seconds * network.rate) for seconds in network.seconds)
-    size = round(network.segment_seconds * network.rate) if network.segment_seconds else longest
+    size, shortest = (round(seconds * network.rate) for seconds in (network.longest, network.seconds[0]))
     least = size if network.segment_seconds else shortest
 
     @exact_arithmetic()

@@ -76,15 +76,13 @@ class OpenL3Layers(Layers):
         level = 10 * (power @ basis.double().T).sqrt().clamp_min(1e-10).log10()
         return (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0).float().transpose(1, 2)
 
-    def maps(self, x: Tensor) -> Tensor:
+    def embed(self, windows: Tensor) -> Tensor:
+        x = self.batch_normalization_1(self.log_mel(windows)[:, None])
         for i in range(1, 8):
             x = self.get_submodule(f"batch_normalization_{i + 1}")(self.get_submodule(f"conv2d_{i}")(x))
             x = (F.max_pool2d(x, 2) if i in (2, 4, 6) else x).relu()  # the same as after it, and faster
-        found: Tensor = self.audio_embedding_layer(x)
+        found: Tensor = self.audio_embedding_layer(x).amax((2, 3))
         return found
-
-    def embed(self, windows: Tensor) -> Tensor:
-        return self.maps(self.batch_normalization_1(self.log_mel(windows)[:, None])).amax((2, 3))
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         count = 1 + max(0, -(-(waves.shape[1] - HOP) // HOP))

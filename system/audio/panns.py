@@ -5,6 +5,7 @@ relative 2e-5 (tests/golden). As a trained encoder: "On Metric Learning for Audi
 """
 
 import itertools
+from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -108,6 +109,10 @@ class _Panns(Layers):
         self.dft = PublishedDft(fft)
         self.register_buffer("basis", basis.double(), persistent=False)
         self.bn0, self.dropout = nn.BatchNorm1d(64), nn.Dropout(settings.dropout)
+
+    @abstractmethod
+    def maps(self, x: Tensor) -> Tensor:
+        """Compute the last maps of a log-mel (S, 1, T, 64)."""
 
     @torch.no_grad()
     def log_mel(self, waves: Tensor) -> Tensor:

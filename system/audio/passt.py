@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from system.audio.base import Need
-from system.audio.blocks import Block
+from system.audio.blocks import Block, table
 from system.audio.mel import KaldiLogMel, Stripes
 from system.audio.network import AudioNetwork, Layers, frames_within
 from system.compute.device import on_device
@@ -68,7 +68,7 @@ class Passt(AudioNetwork):
 
     @property
     def _columns(self) -> int:
-        return int(((self.segment_seconds or self.seconds[1]) * 100 - PATCH) // VARIANTS[self.network].stride + 1)
+        return int((self.longest * 100 - PATCH) // VARIANTS[self.network].stride + 1)
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -77,7 +77,7 @@ class Passt(AudioNetwork):
 
     @property
     def frame_rate(self) -> float:
-        return self._columns / (self.segment_seconds or self.seconds[1])
+        return self._columns / self.longest
 
     def need(self, setting: str, name: str) -> Need:
         return Need(setting, name, f"https://github.com/kkoutini/PaSST/releases/download/{VARIANTS[self.network].file}")
@@ -91,15 +91,11 @@ class PasstLayers(Layers):
         super().__init__()
         self.settings, variant = settings, VARIANTS[settings.network]
         self.mel = KaldiLogMel(settings.edge_jitter, settings.stripes)
-
-        def table(*shape: int) -> nn.Parameter:
-            return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, *shape), std=0.02))
-
         self.cls_token, self.dist_token, self.new_pos_embed = table(1, 768), table(1, 768), table(2, 768)
         self.freq_new_pos_embed = table(768, (128 - PATCH) // variant.stride + 1, 1)
         self.time_new_pos_embed = table(768, 1, variant.positions)
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(1, 768, PATCH, variant.stride)})
-        self.blocks = nn.ModuleList(Block() for _ in range(variant.blocks))
+        self.blocks = nn.Sequential(*(Block() for _ in range(variant.blocks)))
         self.norm = nn.LayerNorm(768, 1e-6)
 
     def tokens(self, waves: Tensor) -> Tensor:
@@ -116,9 +112,7 @@ class PasstLayers(Layers):
                 x = x.index_select(axis, on_device(kept, x.device))
         special = torch.cat([self.cls_token, self.dist_token], 1) + self.new_pos_embed
         x = torch.cat([special.expand(len(x), -1, -1), x.flatten(2).transpose(1, 2)], 1)
-        for block in self.blocks:
-            x = block(x)
-        result: Tensor = self.norm(x)
+        result: Tensor = self.norm(self.blocks(x))
         return result
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:

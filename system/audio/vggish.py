@@ -68,14 +68,10 @@ class VggishLayers(Layers):
         self.register_buffer("pca_vectors", None, persistent=False)
         self.register_buffer("pca_means", None, persistent=False)
 
-    def maps(self, x: Tensor) -> Tensor:
-        found: Tensor = self.features(x)
-        return found
-
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         patches = audioset_log_mel(waves, 0.01).unfold(1, PATCH, PATCH).transpose(2, 3)  # (S, L, 96, 64)
         parts = patches.flatten(0, 1)[:, None].split(PATCHES_AT_ONCE)
-        maps = torch.cat([self.maps(part).permute(0, 2, 3, 1).flatten(1) for part in parts])  # channels last
+        maps = torch.cat([self.features(part).permute(0, 2, 3, 1).flatten(1) for part in parts])  # channels last
         frames = self.embeddings(maps)
         if self.pca_vectors is not None:
             frames = (((frames - self.pca_means) @ self.pca_vectors.T).clamp(-2, 2) + 2).mul(255 / 4).round()

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
+from scipy.signal.windows import tukey
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
@@ -60,9 +61,7 @@ class VggSoundLayers(Layers):
         self.pooling, self.audnet = pooling, resnet18()
         self.audnet.conv1 = nn.Conv2d(1, 64, 7, 2, 3, bias=False)
         self.audnet.fc = nn.Identity()
-        window = torch.ones(WINDOW, dtype=torch.float64)  # Tukey: a cosine on an eighth at each end
-        rise = torch.signal.windows.hann(128, sym=False, dtype=torch.float64)
-        window[:64], window[-64:] = rise[:64], rise[64:]
+        window = torch.from_numpy(tukey(WINDOW, 0.25, sym=False))  # a cosine on an eighth at each end
         self.register_buffer("window", window, persistent=False)
 
     @torch.no_grad()
