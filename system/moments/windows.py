@@ -10,18 +10,18 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.settings import Positive, Strict
+from submission.metrics.moments import ious
 
 # T frames, W windows
 
 CANDIDATES = 256  # windows considered first; more if too many of them overlap
 IOU = 0.7  # of R1@0.7
-OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows considers
 DIGITS = 4  # of seconds
 MIN_MASS = 1e-6  # probability of similar moments, below which a window keeps its edges
 MAX_FRAMES = 20_000  # of a recording: comparing all windows takes T x T numbers at worst, 10 GB with copies
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
-By = Literal["overlap", "thresholds"]  # see overlap_windows, threshold_windows
+By = Literal["overlap", "thresholds"]  # see overlap_probability, threshold_windows
 
 
 class Grid(NamedTuple):
@@ -105,17 +105,6 @@ def label_frames(windows: Sequence[tuple[float, float]], frames: int, grid: Grid
     return labels
 
 
-def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Compute the IoU (W,) of windows with another window.
-
-    Args:
-        windows: (W, 2), all longer than 0 as is the other one.
-    """
-    shared = (np.minimum(windows[:, 1], other[1]) - np.maximum(windows[:, 0], other[0])).clip(min=0.0)
-    found: np.ndarray = shared / ((windows[:, 1] - windows[:, 0]) + (other[1] - other[0]) - shared)
-    return found
-
-
 class WindowScores(NamedTuple):
     """Scores of all windows of a recording.
 
@@ -154,8 +143,7 @@ class WindowScores(NamedTuple):
 def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> list[Found]:
     """Return the windows of highest score with little overlap.
 
-    There is at least one; the best one comes first. Windows with equal scores are ordered by their start, then by their
-    length.
+    There is at least one; the best one comes first.
 
     Args:
         edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
@@ -172,11 +160,9 @@ def best_windows(scores: WindowScores, edges: np.ndarray, decoding: Decoding) ->
         rows = np.flatnonzero((bounds >= _nth_highest(bounds, count)) & (bounds > -np.inf))
         table = scores.rows(rows)
         first, last = np.nonzero((table >= _nth_highest(table, count)) & (table > -np.inf))
-        chosen = table[first, last]
-        order = np.argsort(-chosen, kind="stable")
-        windows = np.stack([edges[rows[first]], edges[last + 1]], 1)[order]
-        found = _select_windows(windows, chosen[order], edges[-1], decoding)
-        if len(found) == decoding.windows or len(chosen) < count:
+        windows = np.stack([edges[rows[first]], edges[last + 1]], 1)
+        found = select_windows(windows, table[first, last], edges[-1], decoding)
+        if len(found) == decoding.windows or len(first) < count:
             return found
         count *= 4
 
@@ -185,28 +171,30 @@ def _nth_highest(values: np.ndarray, n: int) -> float:
     return -np.inf if values.size <= n else float(np.partition(values, values.size - n, None)[-n])
 
 
-def _select_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+def select_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
     """Select windows with little overlap, best first.
 
+    Windows with equal scores are ordered by their start, then by their length.
+
     Args:
-        windows: (W, 2) in seconds, best first.
+        windows: (W, 2) in seconds.
+        scores: (W,), higher is better.
         last: End of the recording in seconds.
     """
-    windows = windows.round(DIGITS)
-    if decoding.round_to is not None:
-        windows = _round_edges(windows, last, decoding.round_to)
+    order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
+    windows, scores = _round_edges(windows[order], last, decoding.round_to), scores[order]
     remaining = np.ones(len(windows), bool)
     chosen: list[Found] = []
     while len(chosen) < decoding.windows and remaining.any():
         best = int(remaining.argmax())
         chosen.append(Found(float(windows[best, 0]), float(windows[best, 1]), float(scores[best])))
-        remaining &= iou(windows, windows[best]) <= decoding.max_iou
+        remaining &= ious(windows, windows[best : best + 1])[:, 0] <= decoding.max_iou
         remaining[best] = False
     return chosen
 
 
-def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
-    """Round windows to multiples of `unit` seconds.
+def _round_edges(windows: np.ndarray, last: float, unit: float | None) -> np.ndarray:
+    """Round windows to multiples of `unit` seconds, if set.
 
     An edge halfway between two multiples is rounded to the even multiple. A rounded window has a length of at least one
     unit. A partial unit at the recording's end counts as a whole unit, since true ends are rounded up.
@@ -218,6 +206,9 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
         windows: (W, 2) in seconds.
         last: End of the last frame in seconds.
     """
+    windows = windows.round(DIGITS)
+    if unit is None:
+        return windows
     steps, highest = np.rint(windows / unit), max(1.0, np.ceil(last / unit - 1e-9))
     none = steps[:, 0] == steps[:, 1]
     steps[none, 0] = np.floor(windows[none].mean(1) / unit)
@@ -225,22 +216,6 @@ def _round_edges(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     steps[:, 1] = np.maximum(steps[:, 1].clip(0.0, highest), steps[:, 0] + 1)
     rounded: np.ndarray = (steps * unit).round(DIGITS)
     return rounded
-
-
-def overlap_candidates(scores: WindowScores, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """Return a model's most probable windows for `overlap_windows`.
-
-    There are 30 or fewer. Their starts and ends are rounded as in the submission.
-
-    Args:
-        scores: -inf for a window that is not allowed.
-        edges: (T + 1,) starts of the T frames and end of the last one, in seconds.
-
-    Returns:
-        (C, 2) in seconds.
-    """
-    wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
-    return np.array(best_windows(scores, edges, wide))[:, :2]
 
 
 def similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -313,27 +288,10 @@ def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding
     windows = np.array(found)[:, :2]
     is_known = sums[:, 2] > MIN_MASS
     windows[is_known] = sums[is_known, :2] / sums[is_known, 2:]
-    windows = windows.round(DIGITS)
-    if decoding.round_to is not None:
-        windows = _round_edges(windows, last, decoding.round_to)
     chosen: dict[tuple[float, float], Found] = {}
-    for (start, end), one in zip(windows.tolist(), found, strict=True):
+    for (start, end), one in zip(_round_edges(windows, last, decoding.round_to).tolist(), found, strict=True):
         chosen.setdefault((start, end), Found(start, end, one.score))
     return list(chosen.values())
-
-
-def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
-    """Select windows by their probable overlap with a moment.
-
-    Similar windows are left out. Windows with equal scores are ordered by their start, then by their length.
-
-    Args:
-        windows: (C, 2) in seconds.
-        scores: (C,), higher is better.
-        last: End of the last frame in seconds.
-    """
-    order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
-    return _select_windows(windows[order], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
@@ -342,7 +300,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
     The threshold is a setting in `decoding`. Without this setting, the windows of nine thresholds from 0.1 to 0.9 are
     taken together. A window's score is the mean probability of its frames minus the mean probability of all other
     frames. Windows that overlap a better window too much are dropped. If no frame reaches the lowest threshold, the
-    only window is the frame of the highest probability. Windows with equal scores are ordered as in best_windows.
+    only window is the frame of the highest probability.
 
     Args:
         frames: (T,) probabilities in [0, 1].
@@ -360,8 +318,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
     inside, sums = last + 1 - first, np.concatenate([[0.0], frames.cumsum()])
     total, outside = sums[last + 1] - sums[first], len(frames) - inside
     scores = total / inside - (sums[-1] - total) / outside.clip(min=1)  # means of frames inside and outside
-    order = np.argsort(-scores, kind="stable")
-    return _select_windows(np.stack([edges[first], edges[last + 1]], 1)[order], scores[order], edges[-1], decoding)
+    return select_windows(np.stack([edges[first], edges[last + 1]], 1), scores, edges[-1], decoding)
 
 
 def runs_of_true(labels: np.ndarray) -> Iterator[tuple[int, int]]:

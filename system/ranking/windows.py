@@ -33,12 +33,12 @@ from system.moments.windows import (
     Found,
     Grid,
     WindowScores,
+    best_windows,
     label_frames,
     mean_edge_sums,
-    overlap_candidates,
     overlap_probability,
-    overlap_windows,
     refine_edges,
+    select_windows,
     threshold_windows,
 )
 from system.ranking.embedding import embed_clips, embed_texts
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 50
+CANDIDATES = 30  # most probable windows of each model, among which the windows are chosen
 AT_ONCE = 1 << 20  # most frames that are decoded together: 16 MiB per array of two states in float64
 
 
@@ -224,10 +225,11 @@ def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarr
     """
     unrounded = decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
     finest, last = max((edges for *_, edges in views), key=len), max(edges[-1] for *_, edges in views)
-    candidates = np.concatenate([overlap_candidates(whole, edges, unrounded) for whole, _, edges in views])
-    candidates = np.unique(candidates, axis=0)
+    wide = unrounded.model_copy(update={"windows": CANDIDATES})
+    probable = {window[:2] for whole, _, edges in views for window in best_windows(whole, edges, wide)}
+    candidates = np.array(sorted(probable))
     scores = sum(overlap_probability(candidates, whole, edges) / len(views) for whole, _, edges in views)
-    windows = overlap_windows(candidates, np.asarray(scores), last, unrounded)
+    windows = select_windows(candidates, np.asarray(scores), last, unrounded)
     if decoding.mean_edges:
         chosen = np.array([[window.start, window.end] for window in windows])
         sums = sum(mean_edge_sums(chosen, whole, edges) for whole, _, edges in views)

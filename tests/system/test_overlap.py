@@ -7,18 +7,17 @@ from window_tables import as_scores
 
 from data_tools.errors import KitError
 from data_tools.moments import Moment
+from submission.metrics.moments import ious
 from system.models.scores import MomentScore
 from system.moments.windows import (
     IOU,
     Decoding,
     Found,
     Grid,
-    iou,
     mean_edge_sums,
-    overlap_candidates,
     overlap_probability,
-    overlap_windows,
     refine_edges,
+    select_windows,
 )
 from system.ranking.windows import FrameSeries, find_windows, fit_score
 
@@ -64,7 +63,11 @@ def test_probability_that_a_moment_overlaps_a_window_matches_sum_over_all_window
         for i in range(11):
             for j in range(i, 11):
                 moment = np.array([[edges[i], edges[j + 1]]])
-                if edges[j + 1] > edges[i] and inside[1] > inside[0] and iou(moment, inside)[0] >= IOU - 1e-9:
+                if (
+                    edges[j + 1] > edges[i]
+                    and inside[1] > inside[0]
+                    and ious(moment, np.array([inside]))[0, 0] >= IOU - 1e-9
+                ):
                     expected += np.exp(table[i, j])
         (found,) = overlap_probability(window[None], as_scores(table), edges)
         assert found == pytest.approx(min(expected, 1.0), abs=1e-9)
@@ -91,17 +94,17 @@ def test_window_end_rounded_past_the_end_of_the_recording_is_kept() -> None:
 
 def test_windows_with_equal_scores_are_ordered_by_start_then_length() -> None:
     asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
-    found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
+    found = select_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
     assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
 
 
-def test_forty_separate_events_give_thirty_candidate_windows_per_model() -> None:
-    """More than the ten of a submission: the eleventh of a model may be another's first."""
-    table = np.full((80, 80), -np.inf)
-    for n in range(40):
-        table[2 * n, 2 * n] = -1.0 - n / 10
-    found = overlap_candidates(as_scores(table), np.arange(81.0), Decoding())
-    assert found.tolist() == [[2 * n, 2 * n + 1] for n in range(30)]
+def test_the_eleventh_window_of_both_models_may_be_the_best() -> None:
+    """Each model has ten likelier windows, which are unlikely by the other model."""
+    values = np.zeros((2, 84))
+    values[0, :40:4] = values[1, 44::4] = 1.0
+    values[:, 40] = 0.9
+    (found,) = find_windows([(MomentScore(), series((row.tolist(), 1.0))) for row in values], Decoding())
+    assert found.windows[0][:2] == (40, 41)
 
 
 def test_windows_of_several_models_may_lie_where_only_one_model_has_frames() -> None:
@@ -184,6 +187,6 @@ def test_expected_window_edges_match_a_sum_over_all_windows(seed: int) -> None:
         for i in range(9):
             for j in range(i, 9):
                 moment = np.array([[edges[i], edges[j + 1]]])
-                if iou(moment, window)[0] >= IOU - 1e-9:
+                if ious(moment, np.array([window]))[0, 0] >= IOU - 1e-9:
                     expected += np.exp(table[i, j]) * np.array([edges[i], edges[j + 1], 1.0])
         assert found == pytest.approx(expected, abs=1e-9)
