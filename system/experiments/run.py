@@ -188,6 +188,6 @@ def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:
         return None
     corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
     relevance = Relevance(recipe.relevance, corpus)
-    relevance.prepare(data.captions(sorted({name for stage in asking for name in stage.sources})))
-    relevance.prepare(data.new_texts())
+    captions = data.captions(sorted({name for stage in asking for name in stage.sources}))
+    relevance.prepare([*captions, *data.new_texts()])
     return relevance

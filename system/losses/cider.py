@@ -126,8 +126,7 @@ class CiderD:
     """
 
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
-        # Of n-grams, and of (n-gram's number, k) for its occurrences after the first; a new one gets the next number.
-        self._numbers: dict[Any, int] = defaultdict(count().__next__)
+        self._numbers: dict[Any, int] = defaultdict(count().__next__)  # of n-grams; a new one gets the next number
         captions = list(chain.from_iterable(documents))
         keys, self._most = self._keys(captions, self._numbers), np.log(len(documents))
         document = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
@@ -158,11 +157,9 @@ class CiderD:
         weights = np.divide(idf[gram], norms, out=np.zeros_like(norms), where=norms > 0)
         entry = np.repeat(np.arange(len(gram)), times)
         k = np.arange(len(entry)) - np.repeat(times.cumsum() - times, times)
-        feature = gram[entry]
-        later = np.flatnonzero(k)
-        feature[later] = [numbers[pair] for pair in zip(feature[later].tolist(), k[later].tolist(), strict=True)]
+        features, feature = np.unique(gram[entry] + k * len(numbers), return_inverse=True)
         start = np.searchsorted(group[entry], np.arange(len(captions) + 1) * ORDERS)
-        places, shape = (feature.astype(np.int32), start.astype(np.int32)), (len(captions), len(numbers))
+        places, shape = (feature.astype(np.int32), start.astype(np.int32)), (len(captions), len(features))
         candidate = sparse.csr_array((weights[entry], *places), shape)
         reference = sparse.csr_array(((times * weights)[entry] * (SCALE / ORDERS), *places), shape)
         return Features(candidate, reference, np.array([max(0, len(tokens) - 1) for tokens in captions], int))
@@ -264,15 +261,6 @@ def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
     return found
 
 
-def margin_factor(scores: np.ndarray, thresholds: Sequence[float], factors: Sequence[float]) -> np.ndarray:
-    """Interpolate the factor on the margin.
-
-    Where thresholds are equal, it steps down above them.
-    """
-    found: np.ndarray = np.interp(-scores, -np.array(thresholds[::-1]), factors[::-1]).astype(np.float32)
-    return found
-
-
 class Relevance:
     """CIDEr-D between training captions, and margin factors from it.
 
@@ -280,7 +268,7 @@ class Relevance:
     """
 
     def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]]) -> None:
-        self.settings, self._rows = settings, dict[str, int]()
+        self.settings = settings
         captions = tokenize(list(chain.from_iterable(corpus)), settings.tokenizer)
         if len(captions) < 2:
             raise KitError(f"CIDEr-D needs two captions, not {len(captions)}; add data")
@@ -292,20 +280,28 @@ class Relevance:
         self.prepare([])
 
     def margin_factor(self, scores: np.ndarray) -> np.ndarray:
-        """Return the factor r(c) of each score."""
-        return margin_factor(scores, self.percentiles, [point.factor for point in self.settings.relax])
+        """Interpolate the factor r(c) of each score.
+
+        Where percentiles are equal, it steps down above them.
+        """
+        factors = [point.factor for point in reversed(self.settings.relax)]
+        found: np.ndarray = np.interp(-scores, -np.array(self.percentiles[::-1]), factors).astype(np.float32)
+        return found
 
     def prepare(self, captions: Iterable[str]) -> None:
-        """Compute the features of more captions, for fast batches."""
-        self._rows = {caption: row for row, caption in enumerate(dict.fromkeys([*self._rows, *captions]))}
-        self._features = self._cider.features(tokenize(list(self._rows), self.settings.tokenizer))
+        """Compute the features of captions, for fast batches of them."""
+        self._rows, self._features = self._table(captions)
+
+    def _table(self, captions: Iterable[str]) -> tuple[dict[str, int], Features]:
+        """Return the features of different captions, and the row of each."""
+        rows = {caption: row for row, caption in enumerate(dict.fromkeys(captions))}
+        return rows, self._cider.features(tokenize(list(rows), self.settings.tokenizer))
 
     def among(self, captions: Sequence[str]) -> CiderAmong:
         """Return CIDEr-D between N captions."""
         rows, features = self._rows, self._features
         if not all(caption in rows for caption in captions):
-            rows = {caption: row for row, caption in enumerate(dict.fromkeys(captions))}
-            features = self._cider.features(tokenize(list(rows), self.settings.tokenizer))
+            rows, features = self._table(captions)
         return CiderAmong(features, np.array([rows[caption] for caption in captions], int))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from data_tools.errors import KitError
-from system.losses.cider import Cider, CiderAmong, CiderD, PercentileFactor, Relevance, margin_factor, regex_tokens
+from system.losses.cider import Cider, CiderAmong, CiderD, PercentileFactor, Relevance, regex_tokens
 
 WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
 
@@ -68,6 +68,14 @@ def test_cider_of_items_matches_loops(shuffled: bool) -> None:
     assert found.dtype == np.float32
     assert found == pytest.approx(mean, rel=1e-5, abs=1e-7)
     assert not np.allclose(mean, mean.T)
+
+
+def margin_factor(scores: np.ndarray, thresholds: list[float], factors: list[float]) -> np.ndarray:
+    """Return factors as if `thresholds` were the percentiles of a corpus."""
+    relax = [PercentileFactor(percentile=float(n), factor=factor) for n, factor in enumerate(factors)]
+    relevance = Relevance(settings(relax=relax), corpus())
+    relevance.percentiles = thresholds
+    return relevance.margin_factor(scores)
 
 
 def test_margin_factor_matches_hand_values() -> None:
