@@ -31,7 +31,7 @@ def test_all_clotho_file_names_reach_a_ranked_csv(shared: Path, clotho_manifest:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert system(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
     bank = Bank(next((tmp_path / "banks").glob("logmel-*")), 128, "float16", _logmel(content).identity())
-    assert len(bank) == sum(COUNTS.values())
+    assert len(bank.places) == sum(COUNTS.values())
 
     captions = rows(shared / "data/clotho/clotho_captions_evaluation.csv")
     names = {row["file_name"] for row in captions}

@@ -173,11 +173,10 @@ def mix_waves(wave: np.ndarray, added: np.ndarray, decibels: float, offset: floa
     """
     waves = [samples[:, 0].astype(np.float32) for samples in (wave, added)]
     powers = [float(np.square(samples).mean(dtype=np.float64)) for samples in waves]
-    gain = np.sqrt(powers[0] / (10 ** (decibels / 10) * powers[1])) if all(powers) else 1.0
-    waves[1] *= np.float32(gain)
-    spare = abs(len(wave) - len(added))
-    first = min(int(offset * (spare + 1)), spare)
+    if all(powers):
+        waves[1] *= np.float32(np.sqrt(powers[0] / (10 ** (decibels / 10) * powers[1])))
     shorter, longer = sorted(waves, key=len)
+    first = int(offset * (len(longer) - len(shorter) + 1))
     longer[first : first + len(shorter)] += shorter
     limits = np.iinfo(np.int16)
     if longer.max() > limits.max or longer.min() < limits.min:

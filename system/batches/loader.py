@@ -4,6 +4,7 @@ import itertools
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ class Crops(NamedTuple):
     longest: int  # frames
     offsets: np.ndarray  # (B, 2) in [0, 1), of each item's clip and of the one mixed into it: 0 for the first frames
 
-    def part_of(self, length: int, item: int, which: int = 0) -> tuple[int, int]:
+    def part_of(self, length: int, item: int, which: int) -> tuple[int, int]:
         """Return the first frame and the number of frames.
 
         Args:
@@ -78,10 +79,22 @@ def collate(
     batch = make_batch_without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if chunks is None else own_rows(chunks)
     crops = crops or Crops(sys.maxsize, np.zeros((len(items), 2)))
+
+    def frames_of(bank: Any, row: int) -> np.ndarray:
+        keys, added = content_keys(features, items[row]), items[row].added
+        parts = [bank.part(key, *crops.part_of(bank.rows_of(key), row, which)) for which, key in enumerate(keys)]
+        return mix_waves(parts[0], parts[1], added.decibels, added.offset) if added else parts[0]
+
     audio = {}
-    for name in features.banks:
-        width = max(frame_counts(items, features, name, crops.longest)) if pad_to_batch else 0
-        audio[name] = _pad_frames(features, name, items, crops, rows, width)
+    for name, bank in features.banks.items():
+        each_row = bank.threads.map if bank.threads else map
+        frames = list(each_row(partial(frames_of, bank), rows))
+        lengths = torch.tensor([len(one) for one in frames], dtype=torch.int64)
+        widths = frame_counts(items, features, name, crops.longest) if pad_to_batch else lengths.tolist()
+        values = np.zeros((len(frames), max(widths, default=0), bank.dim), bank.dtype)
+        for row, one in zip(values, frames, strict=True):
+            row[: len(one)] = one
+        audio[name] = Series(torch.from_numpy(values), lengths)
     return replace(batch, audio=audio, chunks=chunks)
 
 
@@ -126,32 +139,6 @@ def content_keys(features: Features, item: Item) -> list[str]:
     They are its own, and the one that is mixed into it.
     """
     return [features.keys[clip.id] for clip in (item.clip, *([item.added.clip] if item.added else []))]
-
-
-def _item_frames(features: Features, expert: str, items: Sequence[Item], index: int, crops: Crops) -> np.ndarray:
-    """Read an item's frames (T, D), or a crop."""
-    bank, added, parts = features.banks[expert], items[index].added, []
-    for which, key in enumerate(content_keys(features, items[index])):
-        parts.append(bank.part(key, *crops.part_of(bank.rows_of(key), index, which)))
-    return mix_waves(parts[0], parts[1], added.decibels, added.offset) if added else parts[0]
-
-
-def _pad_frames(
-    features: Features, expert: str, items: Sequence[Item], crops: Crops, rows: Sequence[int], width: int
-) -> Series:
-    """Return padded frames of the items at the indexes `rows`.
-
-    Args:
-        width: Least number of frames with padding.
-    """
-    bank = features.banks[expert]
-    each_row = bank.threads.map if bank.threads else map
-    frames = list(each_row(lambda index: _item_frames(features, expert, items, index, crops), rows))
-    lengths = np.array([len(f) for f in frames], np.int64)
-    values = np.zeros((len(frames), max(width, lengths.max(initial=0)), bank.dim), bank.dtype)
-    for row, f in zip(values, frames, strict=True):
-        row[: len(f)] = f
-    return Series(torch.from_numpy(values), torch.from_numpy(lengths))
 
 
 def divide_into_chunks(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:

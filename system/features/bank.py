@@ -11,7 +11,6 @@ processes compute the same series, the first one that is read counts.
 import json
 import uuid
 import zlib
-from collections.abc import KeysView
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ class Bank:
             raise KitError(f"{error}; {self._again}") from error
         if found != json.loads(json.dumps(wanted)):
             raise KitError(f"{folder}: computed with other settings, {found}, not {wanted}; {self._again}")
-        self._places: dict[str, tuple[Path, int, int, int]] = {}  # file, first row, rows, checksum
+        self.places: dict[str, tuple[Path, int, int, int]] = {}  # file, first row, rows, checksum
         self._read: dict[Path, int] = {}  # bytes of each index
         self._maps: dict[Path, np.ndarray] = {}
         self._checked: set[str] = set()
@@ -65,23 +64,17 @@ class Bank:
                         if not line.endswith(b"\n"):  # of a process that was killed, or still writes
                             break
                         key, first, rows, checksum = line.decode().rsplit(" ", 3)
-                        self._places.setdefault(key, (frames, int(first), int(rows), int(checksum)))
+                        self.places.setdefault(key, (frames, int(first), int(rows), int(checksum)))
                         read += len(line)
                 except ValueError as error:
                     raise KitError(f"{index} is damaged; {_cure(frames)}") from error
             self._read[index] = read
 
     def __contains__(self, key: str) -> bool:
-        return key in self._places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def keys(self) -> KeysView[str]:
-        return self._places.keys()
+        return key in self.places
 
     def rows_of(self, key: str) -> int:
-        return self._places[key][2]
+        return self.places[key][2]
 
     def read(self, key: str) -> np.ndarray:
         """Return a series, a view of its file.
@@ -89,7 +82,7 @@ class Bank:
         Raises:
             KitError: It does not match its checksum.
         """
-        file, first, rows, checksum = self._places[key]
+        file, first, rows, checksum = self.places[key]
         if len(self._maps.get(file, ())) < first + rows:
             stored = file.stat().st_size // (self.dim * self.dtype.itemsize) if file.exists() else 0
             self._maps[file] = np.memmap(file, self.dtype, "r", shape=(stored, self.dim)) if stored else np.empty(0)
@@ -123,7 +116,7 @@ class Bank:
                 raise located(error, file) from error
             raise
         self._rows += len(rows)
-        self._places[key] = place
+        self.places[key] = place
 
 
 def _cure(file: Path) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,11 +26,9 @@ from data_tools.files import checksum, quick_checksum
 from data_tools.manifest import Clip
 from system.audio.base import SPARE, Device, ExpertSettings, Frames, common_fault, length_fault
 from system.audio.stored import EmbeddingFile, Waveform, to_int16
+from system.compute.device import device_of, memory_errors
 from system.features.bank import Bank
 from system.moments.windows import Grid
-
-if TYPE_CHECKING:
-    from system.features.pieces import PieceBank
 
 GROUP_CLIPS, GROUP_SECONDS = 16, 120.0  # most of a group, whose clips share batches; a kill loses two groups
 BYTES_A_SECOND = 88_200  # of a file whose length is unknown: one channel of 16 bits at 44.1 kHz
@@ -45,14 +43,15 @@ Made = TypeVar("Made")
 class Features:
     """Frames of clips by expert."""
 
-    banks: dict[str, "Bank | Waveforms | PieceBank | Vectors"]  # by an expert's name in the recipe
+    banks: dict[str, Any]  # Bank, Waveforms, PieceBank or Vectors, by an expert's name in the recipe
     keys: dict[str, str] = field(default_factory=dict)  # checksum of the audio by id of a readable clip
     broken: dict[str, str] = field(default_factory=dict)  # why a clip cannot be read, by its id
     grids: dict[str, Grid] = field(default_factory=dict)  # times of frames
     strict: bool = False  # whether a broken file is an error, instead of left out with a warning
 
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
-        return self.banks[expert].read(self.keys[clip_id])
+        found: np.ndarray = self.banks[expert].read(self.keys[clip_id])
+        return found
 
     def leave_out(self, clips: Sequence[Clip], error: AudioError) -> None:
         """Report clips of the same broken audio.
@@ -120,7 +119,7 @@ def build_features(
     experts: Mapping[str, ExpertSettings],
     banks: Path,
     strict: bool = False,
-    device: "Device | None" = None,
+    device: Device | None = None,
     whole: Container[str] = (),
 ) -> Features:
     """Return the frames of clips, and store missing ones.
@@ -248,29 +247,26 @@ def _attempt(read: Callable[[str], Made], path: str) -> Made | AudioError:
 
 def _fill(
     features: Features, clips: Collection[Clip], experts: Mapping[str, ExpertSettings], threads: ThreadPoolExecutor,
-    device: "Device | None",
+    device: Device | None,
 ) -> None:  # fmt: skip
     """Compute the missing frames of all experts.
 
     All networks are opened first, so that a damaged file is reported early.
     """
-    banks: dict[str, Any] = features.banks
     missing: dict[str, dict[str, list[Clip]]] = {}  # clips by key, by expert
     for clip in clips:
-        for name, bank in banks.items():
+        for name, bank in features.banks.items():
             if (key := features.keys.get(clip.id)) and key not in bank:
                 missing.setdefault(name, {}).setdefault(key, []).append(clip)
     if not missing:
         return
-    from system.compute.device import device_of
-
     device = device or device_of()
     device = device_of("cpu") if device.type == "mps" else device  # experts may need float64
     networks = {name: experts[name].load(device) for name in missing}
     for name, lacking in missing.items():
         lacking = {key: some for key, some in lacking.items() if some[0].id in features.keys}
         with progress(f"{name} frames", len(lacking), "clip") as bar:
-            for waves in _decoded(banks[name], experts[name], lacking, threads):
+            for waves in _decoded(features.banks[name], experts[name], lacking, threads):
                 _store_frames(features, name, networks[name], waves, lacking)
                 bar.update(len(waves))
         log.info("expert %s: computed the frames of %s", name, counted(len(lacking), "clip"))
@@ -281,9 +277,7 @@ def _store_frames(
     features: Features, name: str, frames_of: Frames, waves: dict[str, Any], clips: Mapping[str, list[Clip]]
 ) -> None:
     """Store the frames of waves by key."""
-    from system.compute.device import memory_errors
-
-    bank: Any = features.banks[name]
+    bank = features.banks[name]
     for key in [key for key, wave in waves.items() if isinstance(wave, AudioError)]:
         features.leave_out(clips[key], waves.pop(key))
     hint = "stop other programs, or use a machine with more memory"
@@ -305,7 +299,8 @@ def _decoded(
 
     The next group is decoded meanwhile.
     """
-    seconds = {key: _seconds(clips[0]) for key, clips in missing.items()}
+    firsts = {key: clips[0] for key, clips in missing.items()}
+    seconds = {key: one.seconds or Path(one.path).stat().st_size / BYTES_A_SECOND for key, one in firsts.items()}
     left, groups = sorted(missing, key=seconds.__getitem__), list[list[str]]()
     while left:
         size = min(GROUP_CLIPS, ceil(GROUP_SECONDS / max(1, seconds[left[-1]])))
@@ -319,7 +314,7 @@ def _decoded(
             yield [key for key in group if key not in bank]
 
     def decode(keys: Sequence[str]) -> dict[str, Any]:
-        paths = [missing[key][0].path for key in keys]
+        paths = [firsts[key].path for key in keys]
         return dict(zip(keys, threads.map(partial(_attempt, expert.read), paths), strict=True))
 
     for waves in read_ahead(decode, lacking(), 1):
@@ -341,11 +336,6 @@ def read_ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int) 
             yield one.result()
     finally:
         threads.shutdown(cancel_futures=True)
-
-
-def _seconds(clip: Clip) -> float:
-    """Return a clip's length, or a guess by its file."""
-    return clip.seconds or Path(clip.path).stat().st_size / BYTES_A_SECOND
 
 
 def leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:

@@ -52,7 +52,7 @@ def test_bank_of_a_million_series_opens_quickly(tmp_path: Path) -> None:
         file.truncate(COUNT * ROWS * DIM * 2)  # sparse: nothing of it is on the disk
     print(f"\nframes: {(tmp_path / 'x.frames').stat().st_size / 1e12:.2f} TB")
     imports = "from system.features.bank import Bank"
-    work = "bank = Bank(Path(sys.argv[1]), 2048, 'float16', {}); assert len(bank.keys()) == 1_000_000"
+    work = "bank = Bank(Path(sys.argv[1]), 2048, 'float16', {}); assert len(bank.places) == 1_000_000"
     for state in ("cold", "warm"):
         if state == "cold":
             forget(tmp_path / "x.index")

@@ -166,7 +166,7 @@ def two_stages(**changes: Any) -> dict[str, dict[str, Any]]:
 
 def store_all(bank: Bank, series: Iterable[tuple[str, np.ndarray]]) -> list[str]:
     """Store series in a bank; returns the keys that it did not have."""
-    before = set(bank.keys())
+    before = set(bank.places)
     for key, values in series:
         bank.store(key, values)
-    return [key for key in list(bank.keys()) if key not in before]
+    return [key for key in list(bank.places) if key not in before]

@@ -30,7 +30,7 @@ def test_stored_series_are_read_by_all_processes(tmp_path: Path) -> None:
     assert "b" not in one
     one.refresh()
     for bank in (one, opened(tmp_path)):
-        assert sorted(bank.keys()) == ["a key with blanks", "b"]
+        assert sorted(bank.places) == ["a key with blanks", "b"]
         assert np.array_equal(bank.read("a key with blanks"), series(5))
         assert np.array_equal(bank.read("b"), series(2, 7))
         assert np.array_equal(bank.part("a key with blanks", 1, 3), series(5)[1:4])
@@ -60,7 +60,7 @@ def test_cut_line_of_a_killed_process_is_ignored(tmp_path: Path, cut: int) -> No
     whole = index.read_bytes()
     index.write_bytes(whole[: max(whole.index(b"\n") + 1, len(whole) - cut)])
     again = opened(tmp_path)
-    assert list(again.keys()) == ["a"]
+    assert list(again.places) == ["a"]
     again.store("b", series(3))
     assert len(opened(tmp_path).read("b")) == 3
     index.write_bytes(whole)
@@ -131,7 +131,7 @@ def test_hundred_thousand_series_open_in_three_seconds(tmp_path: Path) -> None:
     for number in range(100_000):
         bank.store(f"{number:064x}", row)
     began = time.process_time()
-    assert len(opened(tmp_path, 1).keys()) == 100_000
+    assert len(opened(tmp_path, 1).places) == 100_000
     assert time.process_time() - began < 3
 
 
@@ -152,4 +152,4 @@ def test_bank_goes_on_after_an_interrupted_store(tmp_path: Path, monkeypatch: py
             bank.store("b", np.zeros((2, 2)))
     bank.store("c", np.full((1, 2), 7))
     again = Bank(tmp_path / "bank", 2, "float32", {})
-    assert {key: again.read(key).tolist() for key in sorted(again.keys())} == {"a": [[1, 1]] * 3, "c": [[7, 7]]}
+    assert {key: again.read(key).tolist() for key in sorted(again.places)} == {"a": [[1, 1]] * 3, "c": [[7, 7]]}

@@ -39,7 +39,7 @@ def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm:
     encoder = settings(minilm).build([], tmp_path)
     expected = encoder.head(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
-    assert len(encoder.bank) == 3
+    assert len(encoder.bank.places) == 3
     assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"head"}
     assert encoder.frozen_parameters() == 22_713_216 - (384 * 384 + 384)  # all-MiniLM-L6-v2 without its pooler
     again = settings(minilm).build([], tmp_path)
@@ -48,7 +48,7 @@ def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm:
     assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
     encoder.caches_texts = False
     assert torch.allclose(encoder([TEXTS[2], "a new one"]).values[0], expected[2], atol=1e-5)
-    assert len(encoder.bank) == 3
+    assert len(encoder.bank.places) == 3
 
 
 def test_trainable_first_token_embeddings_are_independent_of_other_texts(minilm: str, tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def sounds(folder: Path) -> tuple[Features, list[Clip]]:
 
 def test_random_parts_of_long_clips_match_hand_values() -> None:
     crops = Crops(8, np.array([[0.0, 0.999999], [0.34, 0.66], [0.67, 0.0]]))
-    assert [crops.part_of(10, item) for item in range(3)] == [(0, 8), (1, 8), (2, 8)]
+    assert [crops.part_of(10, item, 0) for item in range(3)] == [(0, 8), (1, 8), (2, 8)]
     assert [crops.part_of(10, item, which=1) for item in range(3)] == [(2, 8), (1, 8), (0, 8)]
     assert crops.part_of(8, 0, which=1) == (0, 8)
-    assert crops.part_of(3, 1) == (0, 3)
+    assert crops.part_of(3, 1, 0) == (0, 3)
 
 
 def test_offsets_of_random_parts_depend_on_seed_stage_step_and_item() -> None:

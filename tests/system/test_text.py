@@ -32,7 +32,7 @@ def test_frozen_text_embeddings_match_the_library(minilm: str, tmp_path: Path) -
     library = SentenceTransformer(minilm, device="cpu")
     expected, new = library.encode(texts), library.encode(["a new text"])
     assert np.abs(encoder(texts).values.numpy() - expected).max() < 1e-5
-    assert len(encoder.bank) == 2
+    assert len(encoder.bank.places) == 2
     again = sentence_settings(minilm).build([], tmp_path)
     again.vectors = None  # a second computation would fail
     assert torch.equal(again(texts).values, encoder(texts).values)
@@ -41,7 +41,7 @@ def test_frozen_text_embeddings_match_the_library(minilm: str, tmp_path: Path) -
     assert encoder.frozen_parameters() == 22_713_216  # as its model card says, 22.7 M
     encoder.caches_texts = False
     assert np.abs(encoder(["a new text"]).values.numpy() - new).max() < 1e-5
-    assert len(encoder.bank) == 2
+    assert len(encoder.bank.places) == 2
 
 
 def test_trainable_text_embeddings_are_independent_of_the_batch(minilm: str, tmp_path: Path) -> None:

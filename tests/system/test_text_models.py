@@ -222,7 +222,7 @@ def test_static_text_models_match_the_library(kind: str, tmp_path: Path) -> None
     expected = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
     frozen = sentences(folder, tmp_path / "banks", dim=6)
     assert torch.allclose(frozen(texts).values, expected, atol=1e-6)
-    assert len(frozen.bank) == 2
+    assert len(frozen.bank.places) == 2
     trainable = sentences(folder, tmp_path / "banks", dim=6, trainable=True)
     assert torch.allclose(trainable(texts).values, expected, atol=1e-6)
     trainable.save_assets(tmp_path / "export")
@@ -258,7 +258,7 @@ def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
     monkeypatch.setattr(encoder, "vectors", two_parts)
     with pytest.raises(KeyboardInterrupt):
         encoder.prepare(captions)
-    assert len(encoder.bank) == 8
+    assert len(encoder.bank.places) == 8
     lines = [record.message for record in caplog.records]
     assert any("embedding 10 captions by" in line and "4/10" in line for line in lines)
     again = tokens("mean", tmp_path / "m", tmp_path / "banks")

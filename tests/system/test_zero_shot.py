@@ -138,7 +138,7 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
     assert encoder.network.preprocess(["a dog " * 200])["input_ids"].shape[1] == 38
     encoder.caches_texts = True
     assert encoder(["a dog", "rain"]).values.shape == (2, 12)
-    assert len(encoder.bank) == 2
+    assert len(encoder.bank.places) == 2
     wrong = settings.model_copy(update={"dim": 13})
     with pytest.raises(Exception, match="returns"):
         wrong.build([], tmp_path)
