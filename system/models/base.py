@@ -7,6 +7,7 @@ import torch
 from pydantic import AfterValidator, ValidationInfo
 from torch import Tensor, nn
 
+from data_tools.errors import KitError
 from data_tools.settings import Size
 from system.audio.base import Needing
 
@@ -49,7 +50,7 @@ class EncoderKind(Needing):
 
         A series has one vector per frame or word.
         """
-        return False
+        return getattr(self, "embedding", "mean") != "mean"
 
     @property
     def depends_on_batch(self) -> bool:
@@ -70,7 +71,7 @@ class EncoderKind(Needing):
     @property
     def is_published(self) -> bool:
         """Whether all weights are published: useful before any training."""
-        return False
+        return getattr(self, "head", "linear") == "none"
 
     def file_checksums(self) -> dict[str, str]:
         """Return the sha256 of files that determine the output.
@@ -124,12 +125,21 @@ class SeriesEncoder(nn.Module):
         return x
 
 
-def head(inputs: int, hidden: int | None, outputs: int) -> nn.Module:
-    """Build the layers after an encoder.
+def head(inputs: int, settings: Any, outputs: int, name: str) -> nn.Module:
+    """Build the layers after an encoder, as its `head` and `hidden` say.
 
-    They are one linear layer, or two as in `mlp` if `hidden` is set.
+    Args:
+        name: Of the encoder, for messages.
+
+    Raises:
+        KitError: There are no layers, but both sizes differ.
     """
-    return nn.Linear(inputs, outputs) if hidden is None else mlp(inputs, hidden, outputs)
+    if settings.head == "none" and inputs != outputs:
+        raise KitError(f"{name} returns {inputs} values, but text.dim is {outputs}; correct dim, or set head: linear")
+    if settings.head == "none":
+        return nn.Identity()
+    hidden = getattr(settings, "hidden", None)
+    return mlp(inputs, hidden, outputs) if hidden else nn.Linear(inputs, outputs)
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

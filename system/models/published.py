@@ -9,7 +9,6 @@ from typing import Any
 from data_tools.classify.model_files import config_of, local_folder
 from data_tools.errors import KitError
 
-SECONDS = {"clap": 10, "pe_audio": 30, "pe_audio_video": 30}  # of a segment, by model type; longer clips are cut
 FRAME_MODEL = "PeAudioFrameLevelModel"
 EXAMPLES = "laion/clap-htsat-unfused (CLAP), facebook/pe-av-small (PE-AV) or facebook/pe-a-frame-small (PE-A-Frame)"
 # config.json of names on the hub, until it is on this machine
@@ -32,20 +31,21 @@ def published_model_settings(name: str) -> dict[str, Any]:
         KitError: The model is of another type, or its type is not known on this machine.
     """
     config = read_config(name)
-    kind = config.get("model_type")
-    if kind not in SECONDS:
-        said = f"model {name} (type {kind}) does not compare sounds with sentences"
-        raise KitError(f"{said}; name a model such as {EXAMPLES}")
-    has_frames = FRAME_MODEL in (config.get("architectures") or ())
-    network = {"kind": "clap" if kind == "clap" else "pe_audio", "weights": name, "segment_seconds": SECONDS[kind]}
-    network |= {"output": "frames" if has_frames else "clip"}
-    audio: dict[str, Any] = {"kind": "segments", "network": network, "trainable": False, "max_seconds": 30}
-    audio |= {"pooling": "seconds", "head": "none"}  # a segment weighs as much as it lasts
-    sizes = config.get("text_config") or {}
-    dim = config.get("projection_dim", 512) if kind == "clap" else sizes.get("hidden_size", 1024)
-    text = {"kind": "clap" if kind == "clap" else "pe_audio", "model": name, "dim": int(dim)}
-    score = "cosine" if kind == "clap" else "frame_dot_products" if has_frames else "dot_product"
-    return {"audio": audio, "text": text | {"trainable": False, "head": "none"}, "score": {"kind": score}}
+    has_frames, sizes = FRAME_MODEL in (config.get("architectures") or ()), config.get("text_config") or {}
+    match config.get("model_type"):
+        case "clap":
+            kind, seconds, dim, score = "clap", 10, config.get("projection_dim", 512), "cosine"
+        case "pe_audio" | "pe_audio_video":
+            kind, seconds, dim = "pe_audio", 30, sizes.get("hidden_size", 1024)
+            score = "frame_dot_products" if has_frames else "dot_product"
+        case other:
+            said = f"model {name} (type {other}) does not compare sounds with sentences"
+            raise KitError(f"{said}; name a model such as {EXAMPLES}")
+    network = {"kind": kind, "weights": name, "segment_seconds": seconds, "output": "frames" if has_frames else "clip"}
+    frozen = {"trainable": False, "head": "none"}
+    # A segment weighs as much as it lasts.
+    audio = {"kind": "segments", "network": network, "max_seconds": 30, "pooling": "seconds", **frozen}
+    return {"audio": audio, "text": {"kind": kind, "model": name, "dim": int(dim), **frozen}, "score": {"kind": score}}
 
 
 def read_config(name: str) -> dict[str, Any]:

@@ -128,15 +128,13 @@ class EmbeddingsModel(Strict):
 
     def expand(self) -> dict[str, Any]:
         """Return the settings of encoders and score."""
-        kinds: dict[str, Kind] = {"audio": "clip", "text": "caption"}
-        settings: dict[str, Any] = {"score": {"kind": "cosine"}}
-        for name, kind in kinds.items():
-            given = getattr(self, name)
+
+        def encoder(given: str | list[str], kind: Kind) -> dict[str, Any]:
             files = [given] if isinstance(given, str) else given
-            dim = read_vectors(files, kind).dim
-            settings[name] = {"kind": "embeddings", "files": files, "dim": dim, "model": self.model}
-        settings["audio"]["model_parameters"] = self.model_parameters
-        return settings
+            return {"kind": "embeddings", "files": files, "dim": read_vectors(files, kind).dim, "model": self.model}
+
+        audio = encoder(self.audio, "clip") | {"model_parameters": self.model_parameters}
+        return {"audio": audio, "text": encoder(self.text, "caption"), "score": {"kind": "cosine"}}
 
 
 def _read(value: Any) -> Model:

@@ -33,10 +33,6 @@ class GruSettings(AudioSettings):
     dropout: float = Field(ge=0, lt=1)  # before the GRU
     embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
-    @property
-    def embeds_series(self) -> bool:
-        return self.embedding == "frames"
-
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         if 2 * self.hidden != out:
             said = f"the GRU returns 2 x {self.hidden} values, but text embeddings have {out}"

@@ -79,8 +79,6 @@ class FrameTransformer(SeriesSettings):
     experts: OneExpert  # one expert, by any name
     embedding: Literal["frames"]  # one vector per frame
 
-    embeds_series: ClassVar = True
-
     part_names: ClassVar = ("transformer",)
 
     def build(self, out: int) -> AudioEncoder:
@@ -143,8 +141,8 @@ class AudioEmbeddings(AudioSettings):
 class FrameLayers(nn.Module):
     """The layers of one expert.
 
-    They are a linear one, the encoder, the mean over time, and another linear one. Frames (B, T, D) give embeddings (B,
-    E).
+    A linear layer, the encoder, the mean over time, and another linear layer turn frames (B, T, D) into embeddings
+    (B, E).
     """
 
     def __init__(self, settings: SeriesSettings, dim: int, out: int, encoder: SeriesEncoder | None = None) -> None:

@@ -13,7 +13,6 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from data_tools.errors import KitError
 from data_tools.settings import Size
 from system.audio import read_settings
 from system.audio.base import Need
@@ -82,7 +81,7 @@ class Segments(AudioSettings):
 
     @property
     def is_published(self) -> bool:
-        return self.network.weights is not None and self.head == "none"
+        return self.network.weights is not None and super().is_published
 
     @property
     def trained_on_captions(self) -> bool:
@@ -96,9 +95,6 @@ class Segments(AudioSettings):
             yield "max_seconds", "max_seconds must be at least segment_seconds, so that a training clip fills a segment"
 
     def build(self, out: int) -> "SegmentEncoder":
-        if self.head == "none" and self.network.dim != out:
-            said = f"vectors of {self.network.dim} values, but text embeddings have {out}"
-            raise KitError(f"audio.network gives {said}; set audio.head to linear")
         return SegmentEncoder(self, out)
 
     def file_checksums(self) -> dict[str, str]:
@@ -124,7 +120,7 @@ class SegmentEncoder(AudioEncoder):
         self.network = net.layers().requires_grad_(settings.trainable)
         self.size = round(net.segment_seconds * net.rate) if net.segment_seconds else None
         self.shortest = round(net.seconds[0] * net.rate)
-        layer = head(net.dim, settings.hidden, out) if settings.head == "linear" else nn.Sequential()
+        layer = head(net.dim, settings, out, "audio.network")
         self.head = layer if isinstance(layer, nn.Sequential) else nn.Sequential(layer)
 
     def train(self, mode: bool = True) -> Self:

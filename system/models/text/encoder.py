@@ -62,6 +62,7 @@ class TextEncoder(nn.Module, ABC):
 
     counts_padding = False  # whether padding of a training batch counts as words
     caches_texts = True  # false for private queries, which must not be stored
+    logit_numbers: tuple[float, float] | None = None  # published scale and offset for dot products
     vocabulary: list[str] | None = None  # words that the encoder was built for, in order
     _marker: Tensor
 
@@ -113,11 +114,6 @@ class TextEncoder(nn.Module, ABC):
     def unknown_words(self, text: str) -> list[str]:
         """Return a text's words that the encoder does not know."""
         return [word for word in dict.fromkeys(words_of(text)) if self.without_known_words([word])]
-
-    @property
-    def logit_numbers(self) -> tuple[float, float] | None:
-        """Published scale and offset for dot products, if any."""
-        return None
 
     def save_assets(self, folder: Path) -> None:
         """Write what another machine needs besides the weights.

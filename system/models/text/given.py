@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
 
 from data_tools.cli import counted
 from data_tools.embeddings import HINT, Vectors, read_vectors
@@ -19,6 +18,7 @@ from data_tools.moments import read_published
 from data_tools.settings import Size
 from system.audio.base import Need, file_sha256
 from system.compute.device import on_device
+from system.models.base import head
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder, TextSettings
 
@@ -48,10 +48,6 @@ class TextEmbeddings(TextSettings):
     def is_trained(self) -> bool:
         return self.head == "linear"
 
-    @property
-    def is_published(self) -> bool:
-        return self.head == "none"
-
     def open(self) -> Vectors:
         """Read the embeddings by text.
 
@@ -71,10 +67,9 @@ class TextEmbeddings(TextSettings):
         list_cure = "fetch the organisers' list, such as by lbar data get castella"
         found = []
         for key in sorted(self.file_settings):
-            of_lists = key.endswith("queries")
-            names = [name for name in getattr(self, key) if of_lists or not Path(name).is_dir()]
-            found += [Need(f"{key}.{i}", name, cure=list_cure if of_lists else cure) for i, name in enumerate(names)]
-        return found
+            how = list_cure if key.endswith("queries") else cure
+            found += [Need(f"{key}.{i}", name, cure=how) for i, name in enumerate(getattr(self, key))]
+        return [need for need in found if not need.path.is_dir()]
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
         if not all(Path(path).exists() for path in self.files):
@@ -98,11 +93,8 @@ def read_queries(folder: Path, queries: Sequence[str], array: str) -> Vectors:
     ids = {line.query: str(line.qid) for line in reversed(lines)}
     if len({*ids.values()}) < len(ids):
         raise KitError(f"{' and '.join(queries)}: an id belongs to two texts; give each query its own id")
-    found = Vectors()
-    for text, number in ids.items():
-        files = [one for one in (folder / f"qid{number}.npz", folder / f"{number}.npz") if one.is_file()]
-        if files:
-            found[text] = read_frames(files[0], array).mean(0)
+    files = {text: folder / f"qid{number}.npz" for text, number in ids.items()}
+    found = Vectors({text: read_frames(file, array).mean(0) for text, file in files.items() if file.is_file()})
     if not found:
         raise KitError(f"{folder}: no qid<id>.npz of any query; correct `files` or `queries`")
     return found
@@ -116,10 +108,7 @@ class TextEmbeddingsEncoder(TextEncoder):
     def __init__(self, settings: TextEmbeddings) -> None:
         super().__init__()
         self.settings, self.given = settings, settings.open()
-        size = self.given.dim
-        if settings.head == "none" and size != settings.dim:
-            raise KitError(f"{settings.files[0]} has embeddings of {size} values; set text.dim to {size}")
-        self.head = nn.Linear(size, settings.dim) if settings.head == "linear" else nn.Identity()
+        self.head = head(self.given.dim, settings, settings.dim, settings.files[0])
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
         self.prepare(texts)

@@ -49,10 +49,6 @@ class PublishedText(TextSettings):
     file_settings: ClassVar = frozenset({"model"})
 
     @property
-    def is_published(self) -> bool:
-        return self.head == "none"
-
-    @property
     def is_trained(self) -> bool:
         return self.trainable or self.head == "linear"
 
@@ -140,12 +136,11 @@ class PublishedEncoder(TextEncoder):
         super().__init__()
         self.settings, network = settings, settings.load()
         size = int(network.get_embedding_dimension())
-        if settings.head == "none" and size != settings.dim:
-            raise KitError(f"text model {settings.model!r} returns vectors of {size} values; set text.dim to {size}")
-        self.head = head(size, settings.hidden, settings.dim) if settings.head == "linear" else nn.Identity()
+        self.head = head(size, settings, settings.dim, f"text model {settings.model!r}")
         self.trained = network if settings.trainable else None
         # A frozen model is no submodule, so that checkpoints do not hold it and it never enters training mode.
         self._network = [network if settings.trainable else network.eval().requires_grad_(False)]
+        self.logit_numbers = getattr(network, "logit_numbers", None)
         self._identity = model_fingerprint(network, fetch(settings.model))
         self._prompt = str(network.prompts.get(network.default_prompt_name) or "") or None
         if not settings.trainable:
@@ -168,10 +163,8 @@ class PublishedEncoder(TextEncoder):
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
         texts = [self.settings.clean(text) for text in texts]
-        if self.trained is not None:
+        if self.trained is not None or not self.caches_texts:
             return Embedded(self.head(self.vectors(texts)))
-        if not self.caches_texts:
-            return Embedded(self.head(self.vectors(texts).detach().clone()))
         self._store(texts)
         stored = np.concatenate([self.bank.read(text_key(text)) for text in texts])
         return Embedded(self.head(on_device(torch.from_numpy(stored), self.device)))
@@ -204,10 +197,6 @@ class PublishedEncoder(TextEncoder):
 
     def frozen_parameters(self) -> int:
         return 0 if self.settings.trainable else sum(p.numel() for p in self.network.parameters())
-
-    @property
-    def logit_numbers(self) -> tuple[float, float] | None:
-        return getattr(self.network, "logit_numbers", None)
 
     def save_assets(self, folder: Path) -> None:
         self.network.save(str(folder / "text"))

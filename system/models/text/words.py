@@ -46,12 +46,8 @@ class WordVectors(TextSettings):
     file_settings: ClassVar = frozenset({"vectors"})
 
     @property
-    def embeds_series(self) -> bool:
-        return self.embedding == "words"
-
-    @property
     def depends_on_batch(self) -> bool:
-        return self.embedding == "words"
+        return self.embeds_series
 
     @property
     def is_trained(self) -> bool:
@@ -70,7 +66,7 @@ class WordVectorsEncoder(TextEncoder):
 
     def __init__(self, settings: WordVectors) -> None:
         super().__init__()
-        self.counts_padding = settings.embedding == "words"
+        self.counts_padding = settings.embeds_series
         self.settings, self.file = settings, WordVectorFile(Path(settings.vectors), settings.dim)
         numbers = np.frombuffer(hashlib.sha256(b"").digest(), np.uint32).tolist()
         vector = np.random.default_rng(numbers).standard_normal(settings.dim)
@@ -85,28 +81,21 @@ class WordVectorsEncoder(TextEncoder):
         lengths = torch.tensor([len(caption) for caption in words])
         values = np.zeros((len(texts), int(lengths.max()), self.settings.dim), np.float32)
         for row, caption in zip(values, words, strict=True):
-            row[: len(caption)] = [self.vector(word) for word in caption]
+            found = [self.find(word) for word in caption]
+            row[: len(caption)] = [self.unknown if vector is None else vector for vector in found]
         series = on_device(torch.from_numpy(values), self.device)
         if self.settings.embedding == "mean":
             return Embedded(F.normalize(series.sum(1), dim=-1))
         lengths = torch.full_like(lengths, values.shape[1]) if self.training else lengths
         return Embedded(F.normalize(series, dim=-1), on_device(lengths, self.device))
 
-    def vector(self, word: str) -> np.ndarray:
-        """Return a word's vector (D,)."""
-        known = self._find(word)
-        return self.unknown if known is None else known
-
-    def _find(self, word: str) -> np.ndarray | None:
-        found = self._look_up(word)
-        if found is None:
-            parts = [part for piece in re.split("['’-]", word) if (part := self._look_up(piece)) is not None]
-            found = np.mean(parts, axis=0) if parts else None
-        return found
-
-    def _look_up(self, word: str) -> np.ndarray | None:
-        found = self.file.get(word)
-        return found if found is not None else self.file.get(word.capitalize())
+    def find(self, word: str) -> np.ndarray | None:
+        """Return the vector (D,) of a known word."""
+        for parts in ([word], re.split("['’-]", word)):
+            known = [vector for part in parts if (vector := self.file.get(part, part.capitalize())) is not None]
+            if known:
+                return sum(known[1:], known[0]) / len(known)  # faster than np.mean
+        return None
 
     def identity(self) -> str:
         return checksum(self.file.path)
@@ -115,7 +104,7 @@ class WordVectorsEncoder(TextEncoder):
         return len(self.file) * self.settings.dim
 
     def without_known_words(self, texts: Sequence[str]) -> list[str]:
-        return [text for text in texts if all(self._find(word) is None for word in words_of(text))]
+        return [text for text in texts if all(self.find(word) is None for word in words_of(text))]
 
 
 class WordVectorFile:
@@ -155,10 +144,11 @@ class WordVectorFile:
     def __len__(self) -> int:
         return self._count
 
-    def get(self, word: str) -> np.ndarray | None:
-        """Return a word's vector (D,), if the file has it."""
-        offset = self._offsets.get(word.encode())
-        return None if offset is None else np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32)
+    def get(self, *words: str) -> np.ndarray | None:
+        """Return the vector (D,) of the first word that the file has."""
+        for offset in filter(None, (self._offsets.get(word.encode()) for word in words)):
+            return np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32)
+        return None
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
