@@ -13,7 +13,7 @@ from several import together
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.items import Item, Sampler, make_items
-from system.batches.loader import Crops, collate, read_batches
+from system.batches.loader import collate, read_batches
 from system.features.extract import build_features
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
@@ -41,10 +41,6 @@ def test_gpu_gradients_match_cpu_gradients(world: Path, tmp_path: Path) -> None:
         assert torch.allclose(found["cpu", None], other, rtol=1e-3, atol=1e-4)
 
 
-def crops_of(sampler: Sampler, longest: int | None, step: int) -> Crops | None:
-    return None if longest is None else Crops(longest, sampler.crop_offsets(step))
-
-
 @pytest.mark.parametrize("longest", [None, 9])
 def test_batches_read_ahead_arrive_on_the_gpu_unchanged(world: Path, tmp_path: Path, longest: int | None) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
@@ -54,7 +50,8 @@ def test_batches_read_ahead_arrive_on_the_gpu_unchanged(world: Path, tmp_path: P
     with closing(read_batches(sampler, features, None, GPU, None, longest, step=2)) as batches:
         found = {step: next(batches) for step in (2, 3)}
     for step, one in found.items():
-        expected = collate(sampler.batch(step), features, crops=crops_of(sampler, longest, step))
+        part = {} if longest is None else {"longest": longest, "offsets": sampler.crop_offsets(step)}
+        expected = collate(sampler.batch(step), features, **part)  # type: ignore[arg-type]
         assert one.captions == expected.captions
         assert torch.equal(one.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
 

@@ -162,37 +162,34 @@ def extractor(network: AudioNetwork, device: torch.device) -> Frames:
     layers = layers.requires_grad_(False).to(device)
     if layers.convolutional:
         fast(layers)
-    size, shortest = (round(seconds * network.rate) for seconds in (network.longest, network.seconds[0]))
-    least = size if network.segment_seconds else shortest
 
     @exact_arithmetic()
     def compute(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        found = outputs_of(layers, network, [torch.from_numpy(wave).to(device) for wave in waves], size, least)
+        found = outputs_of(layers, network, [torch.from_numpy(wave).to(device) for wave in waves])
         return [torch.cat(parts).float().cpu().numpy() for parts in found]
 
     return compute
 
 
-def outputs_of(
-    layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], size: int, least: int, together: bool = False
-) -> list[list[Tensor]]:
+def outputs_of(layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], width: int = 0) -> list[list[Tensor]]:
     """Compute the outputs of the segments of waves.
 
     Args:
         waves: (N,) each.
-        size: Samples of a segment; the last one of a wave may be shorter.
-        least: Samples to which shorter segments are padded with silence.
-        together: All segments at once, as in training; else those of equal length.
+        width: In training, the samples to which the batch is padded: all segments are computed at once, and without
+            `segment_seconds` as this long. 0: those of equal length are computed at once.
 
     Returns:
         For each wave, and each of its segments, a vector (1, D) or frames (L, D).
     """
+    size, shortest = (round(seconds * network.rate) for seconds in (network.longest, network.seconds[0]))
+    least = size if network.segment_seconds else min(size, max(shortest, width))
     cut = [wave.split(size) for wave in waves]
     segments = [segment for parts in cut for segment in parts]
     sizes = [len(one) if layers.pads_by_itself else max(least, len(one)) for one in segments]
     at_once = suited_to(segments[0].device, SECONDS_AT_ONCE) * network.rate
     found: dict[int, Tensor] = {}
-    for rows in [list(range(len(sizes)))] if together else groups_of_equal_length(sizes, at_once):
+    for rows in [list(range(len(sizes)))] if width else groups_of_equal_length(sizes, at_once):
         x = pad_sequence([segments[row] for row in rows], batch_first=True)
         x = F.pad(x, (0, max(0, least - x.shape[1])))
         lengths = on_device(torch.tensor([len(segments[row]) for row in rows]), x.device)

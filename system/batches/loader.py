@@ -22,23 +22,6 @@ from system.moments.windows import label_frames
 # B clips, T frames, D values in a frame, N captions
 
 
-class Crops(NamedTuple):
-    """Random parts of the long clips of a batch."""
-
-    longest: int  # frames
-    offsets: np.ndarray  # (B, 2) in [0, 1), of each item's clip and of the one mixed into it: 0 for the first frames
-
-    def part_of(self, length: int, item: int, which: int) -> tuple[int, int]:
-        """Return the first frame and the number of frames.
-
-        Args:
-            item: Index of the item.
-            which: Its own clip (0), or the one mixed into it (1).
-        """
-        spare = max(0, length - self.longest)
-        return min(int(self.offsets[item, which] * (spare + 1)), spare), min(length, self.longest)
-
-
 class Taught(NamedTuple):
     """A teacher's embeddings, each (D,) of length 1."""
 
@@ -61,7 +44,8 @@ def collate(
     features: Features,
     relevance: Relevance | None = None,
     teachers: Teachers | None = None,
-    crops: Crops | None = None,
+    longest: int = sys.maxsize,
+    offsets: np.ndarray | None = None,
     chunks: list[list[int]] | None = None,
     pad_to_batch: bool = False,
 ) -> Batch:
@@ -72,17 +56,21 @@ def collate(
         features: The clips' frames.
         relevance: Computes margin factors from captions; None if no loss needs them.
         teachers: Of the losses.
-        crops: Random parts of long clips; None for all frames.
+        longest: Most frames of a clip; of a longer one, a part is read.
+        offsets: (B, 2) in [0, 1), where the parts of each item's clip and of the one mixed into it begin, 0 for the
+            first frames; None for 0.
         chunks: Indexes of items in each chunk. Only this process's chunks get audio; None for all items.
         pad_to_batch: Pad to the longest clip of the batch, even if another process embeds it.
     """
     batch = make_batch_without_audio(items, features, relevance, teachers)
     rows = range(len(items)) if chunks is None else own_rows(chunks)
-    crops = crops or Crops(sys.maxsize, np.zeros((len(items), 2)))
+    begins = np.zeros((len(items), 2)) if offsets is None else offsets
 
     def frames_of(bank: Any, row: int) -> np.ndarray:
-        keys, added = content_keys(features, items[row]), items[row].added
-        parts = [bank.part(key, *crops.part_of(bank.rows_of(key), row, which)) for which, key in enumerate(keys)]
+        parts, added = [], items[row].added
+        for key, begin in zip(content_keys(features, items[row]), begins[row], strict=False):
+            count = min(length := bank.rows_of(key), longest)
+            parts.append(bank.part(key, int(begin * (length - count + 1)), count))
         return mix_waves(parts[0], parts[1], added.decibels, added.offset) if added else parts[0]
 
     audio = {}
@@ -90,7 +78,7 @@ def collate(
         each_row = bank.threads.map if bank.threads else map
         frames = list(each_row(partial(frames_of, bank), rows))
         lengths = torch.tensor([len(one) for one in frames], dtype=torch.int64)
-        widths = frame_counts(items, features, name, crops.longest) if pad_to_batch else lengths.tolist()
+        widths = frame_counts(items, features, name, longest) if pad_to_batch else lengths.tolist()
         values = np.zeros((len(frames), max(widths, default=0), bank.dim), bank.dtype)
         for row, one in zip(values, frames, strict=True):
             row[: len(one)] = one
@@ -182,17 +170,18 @@ def read_batches(
         chunk: Clips that are embedded at a time.
         step: Of the first batch.
     """
+    most = longest or sys.maxsize
 
-    def drawn() -> Iterator[tuple[list[Item], Crops]]:  # not in threads, since a sampler has a state
+    def drawn() -> Iterator[tuple[list[Item], np.ndarray]]:  # not in threads, since a sampler has a state
         for number in itertools.count(step):
-            yield sampler.batch(number), Crops(longest or sys.maxsize, sampler.crop_offsets(number))
+            yield sampler.batch(number), sampler.crop_offsets(number)
 
-    def make(one: tuple[list[Item], Crops]) -> Batch:
-        (items, crops), chunks = one, None
+    def make(one: tuple[list[Item], np.ndarray]) -> Batch:
+        (items, offsets), chunks = one, None
         if process_count() > 1:
-            lengths = frame_counts(items, features, next(iter(features.banks)), crops.longest)
+            lengths = frame_counts(items, features, next(iter(features.banks)), most)
             chunks = divide_into_chunks(lengths, chunk, process_count())
-        made = collate(items, features, relevance, teachers, crops, chunks, pad_to_batch)
+        made = collate(items, features, relevance, teachers, most, offsets, chunks, pad_to_batch)
         return made.pin_audio() if device.type == "cuda" else made
 
     ahead = BATCHES_AHEAD if relevance is None else 1  # CIDEr-D uses all cores itself

@@ -14,7 +14,7 @@ from outcomes import digest, lines
 from data_tools.manifest import Clip
 from system.__main__ import main
 from system.batches.items import Added, Item, Sampler, make_items
-from system.batches.loader import Crops, collate, read_batches
+from system.batches.loader import collate, read_batches
 from system.features.bank import Bank
 from system.features.extract import Features
 from system.models.audio.segments import SegmentEncoder
@@ -34,12 +34,15 @@ def sounds(folder: Path) -> tuple[Features, list[Clip]]:
     return Features({"waveform": bank}, {one.id: name for one, name in zip(clips, LENGTHS, strict=True)}), clips
 
 
-def test_random_parts_of_long_clips_match_hand_values() -> None:
-    crops = Crops(8, np.array([[0.0, 0.999999], [0.34, 0.66], [0.67, 0.0]]))
-    assert [crops.part_of(10, item, 0) for item in range(3)] == [(0, 8), (1, 8), (2, 8)]
-    assert [crops.part_of(10, item, which=1) for item in range(3)] == [(2, 8), (1, 8), (0, 8)]
-    assert crops.part_of(8, 0, which=1) == (0, 8)
-    assert crops.part_of(3, 1, 0) == (0, 3)
+def test_random_parts_of_long_clips_match_hand_values(tmp_path: Path) -> None:
+    features, clips = sounds(tmp_path)
+    items, longest = make_items(clips, "clip"), LENGTHS["d"] - 2  # three parts of d
+    for offset, first in ((0.0, 1), (0.33, 1), (0.34, 2), (0.66, 2), (0.67, 3), (0.999999, 3)):
+        found = collate(items, features, longest=longest, offsets=np.full((len(items), 2), offset)).audio["waveform"]
+        assert found.lengths.tolist() == [min(length, longest) for length in LENGTHS.values()]
+        for name, row, length in zip(LENGTHS, found.values[..., 0], found.lengths.tolist(), strict=True):
+            begin = first if name == "d" else 1
+            assert name == "e" or row[:length].tolist() == [*range(begin, begin + length)]
 
 
 def test_offsets_of_random_parts_depend_on_seed_stage_step_and_item() -> None:
@@ -99,7 +102,7 @@ def test_long_clips_are_cut_before_they_are_mixed(tmp_path: Path) -> None:
 
     def made(first: Clip, second: Clip, *offsets: float) -> list[int]:
         item = Item(first, ("x",), (0,), Added(second, 0.0, 0.5))
-        waves = collate([item], features, crops=Crops(5, np.array([offsets]))).audio["waveform"]
+        waves = collate([item], features, longest=5, offsets=np.array([offsets])).audio["waveform"]
         assert waves.lengths.tolist() == [5]
         found: list[int] = waves.values[0, :, 0].tolist()
         return found

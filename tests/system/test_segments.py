@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import filled
@@ -14,6 +15,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.audio.mel import Stripes
+from system.audio.network import outputs_of
 from system.models.audio.segments import SegmentEncoder, Segments
 from system.models.batch import Series
 
@@ -40,21 +42,28 @@ def noise(*seconds: float) -> list[np.ndarray]:
 
 
 def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
-    made, seen = settings().build(4).train(), []
+    layers, seen = settings().network.layers(), []
 
     def network(waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        seen.append(((waves * 32_768).tolist(), lengths.tolist()))
+        seen.append((waves.tolist(), lengths.tolist()))
         return torch.zeros(len(waves), 384)
 
-    made.size, made.network.forward = 3, network  # type: ignore[method-assign]
-    for clips in ([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3], [1]], [[1, 2], [1, 2], [1]]):
-        made(batch_of(*(np.array(clip, np.int16) for clip in clips)))
-    made.size, made.shortest = None, 4
-    made(batch_of(np.array([1, 2], np.int16), np.array([1], np.int16)))
+    def cut(segment: float | None, longest: float, width: int, *clips: list[float]) -> None:
+        facts = SimpleNamespace(rate=1, segment_seconds=segment, longest=longest, seconds=(4.0, longest), output="clip")
+        outputs_of(layers, facts, [torch.tensor(clip) for clip in clips], width)  # type: ignore[arg-type]
+
+    layers.forward = network  # type: ignore[method-assign]
+    cut(3, 3, 7, [1, 2, 3, 4, 5, 6, 7], [1, 2, 3], [1])
+    cut(3, 3, 2, [1, 2], [1, 2], [1])
+    cut(None, 600, 2, [1, 2], [1])
+    cut(None, 600, 6, [1, 2, 3], [1])
+    cut(None, 5, 6, [1, 2, 3, 4, 5, 6])
     assert seen == [
         ([[1, 2, 3], [4, 5, 6], [7, 0, 0], [1, 2, 3], [1, 0, 0]], [3, 3, 1, 3, 1]),
         ([[1, 2, 0], [1, 2, 0], [1, 0, 0]], [2, 2, 1]),
         ([[1, 2, 0, 0], [1, 0, 0, 0]], [2, 1]),
+        ([[1, 2, 3, 0, 0, 0], [1, 0, 0, 0, 0, 0]], [3, 1]),
+        ([[1, 2, 3, 4, 5], [6, 0, 0, 0, 0]], [5, 1]),
     ]
 
 
@@ -65,7 +74,8 @@ def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
 def test_pooling_of_segments_matches_hand_values(pooling: str, expected: list[list[float]]) -> None:
     made = settings(pooling=pooling).build(4)
     vectors = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]])
-    found = [made._pool(torch.zeros(400), [*vectors[:2, None]], 300), made._pool(torch.zeros(7), [vectors[2:]], 300)]
+    made.size = 300
+    found = [made._pool(torch.zeros(400), [*vectors[:2, None]]), made._pool(torch.zeros(7), [vectors[2:]])]
     assert torch.allclose(torch.stack(found), torch.tensor(expected, dtype=torch.float32))
 
 
@@ -76,7 +86,8 @@ def test_mean_of_segments_matches_the_original_code(goldens: Path) -> None:
     ):
         count = math.ceil(seconds / 10)
         clip, vectors = torch.zeros(round(seconds * 32_000)), torch.from_numpy(values[:count]).float()
-        found = made._pool(clip, [*vectors[:, None]], 320_000)
+        made.size = 320_000
+        found = made._pool(clip, [*vectors[:, None]])
         for one in expected:
             assert F.normalize(found, dim=0).numpy() == pytest.approx(one, abs=1e-6)
 

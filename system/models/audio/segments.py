@@ -118,8 +118,7 @@ class SegmentEncoder(AudioEncoder):
         super().__init__()
         self.settings, net = settings, settings.network
         self.network = net.layers().requires_grad_(settings.trainable)
-        self.size = round(net.segment_seconds * net.rate) if net.segment_seconds else None
-        self.shortest = round(net.seconds[0] * net.rate)
+        self.size = round(net.longest * net.rate)
         layer = head(net.dim, settings, out, "audio.network")
         self.head = layer if isinstance(layer, nn.Sequential) else nn.Sequential(layer)
 
@@ -137,21 +136,19 @@ class SegmentEncoder(AudioEncoder):
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves, lengths = audio["waveform"]
-        whole = max(self.shortest, waves.shape[1])
-        size, least = self.size or whole, self.size or (whole if self.training else self.shortest)
-        net, samples = self.settings.network, waves[..., 0].float() / FULL_SCALE
+        samples = waves[..., 0].float() / FULL_SCALE
         clips = [wave[:end] for wave, end in zip(samples, lengths.tolist(), strict=True)]
-        found = outputs_of(self.network, net, clips, size, least, together=self.training)
+        found = outputs_of(self.network, self.settings.network, clips, waves.shape[1] if self.training else 0)
         if not self.settings.embeds_series:
-            return Embedded(self.head(torch.stack([self._pool(*one, size) for one in zip(clips, found, strict=True)])))
+            return Embedded(self.head(torch.stack([self._pool(*one) for one in zip(clips, found, strict=True)])))
         series = [torch.cat(parts) for parts in found]
         counts = torch.tensor([len(one) for one in series], device=waves.device)
         return Embedded(self.head(pad_sequence(series, batch_first=True)), counts)
 
-    def _pool(self, clip: Tensor, vectors: list[Tensor], size: int) -> Tensor:
+    def _pool(self, clip: Tensor, vectors: list[Tensor]) -> Tensor:
         """Average the vectors of a clip's segments, (D,)."""
         found = torch.cat(vectors).float()
         if self.settings.pooling == "mean":
             return found.mean(0)
-        seconds = on_device(torch.tensor([[float(len(one))] for one in clip.split(size)]), clip.device)
+        seconds = on_device(torch.tensor([[float(len(one))] for one in clip.split(self.size)]), clip.device)
         return (found * seconds).sum(0) / seconds.sum()
