@@ -35,10 +35,6 @@ class PeSounds(PeAudioPreTrainedModel):  # type: ignore[misc]
     It has the vectors of PeAudioModel and the frames of PeAudioFrameLevelModel, without the text side of both.
     """
 
-    config: transformers.PeAudioConfig
-    base_model_prefix = "audio_model"
-    main_input_name = "input_values"
-
     def __init__(self, config: transformers.PeAudioConfig) -> None:
         super().__init__(config)
         self.audio_encoder = transformers.PeAudioEncoder(config.audio_config)
@@ -57,15 +53,11 @@ class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
 
     Its embeddings (N, D) are in one space with those of sounds; it also has the scale and the bias for logits. The
     embedding is computed from the tensor at token 0 that enters the final norm of the text model, as in the original
-    code and in transformers 5.0. A hook reads it, since the `hidden_states` of transformers 5.1 to 5.24 only have the
-    tensor after this norm.
+    code and in transformers 5.0. A hook leaves the norm out, since the `hidden_states` of transformers 5.1 to 5.24 only
+    have the tensor after it.
 
     Source: facebookresearch/perception_models, core/audio_visual_encoder.
     """
-
-    config: transformers.PeAudioConfig
-    base_model_prefix = "audio_model"
-    main_input_name = "input_ids"
 
     def __init__(self, config: transformers.PeAudioConfig) -> None:
         super().__init__(config)
@@ -74,15 +66,11 @@ class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
         self.text_audio_logit_scale = nn.Parameter(torch.zeros(1))
         self.text_audio_logit_bias = nn.Parameter(torch.zeros(1))
         self.post_init()
+        self.text_model.final_norm.register_forward_hook(lambda _, inputs, output: inputs[0])
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        entering: list[Tensor] = []
-        handle = self.text_model.final_norm.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0]))
-        try:
-            self.text_model(input_ids=input_ids, attention_mask=attention_mask)
-        finally:
-            handle.remove()
-        result: Tensor = self.text_audio_head(entering[-1][:, 0])
+        states = self.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        result: Tensor = self.text_audio_head(states[:, 0])
         return result
 
 

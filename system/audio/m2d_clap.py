@@ -17,7 +17,7 @@ from system.audio.mel import MelSpectrogram
 from system.audio.network import AudioNetwork, Layers
 from system.moments.labellings import length_mask
 
-PATCH, BANDS = 16, 5  # columns and bands of a patch; patches above each other
+BLOCKS, PATCH, BANDS = 12, 16, 5  # blocks; columns and bands of a patch; patches above each other
 CHUNK, STEPS = 1001, 62  # columns that the transformer reads together, and patches in time of them
 PREFIX = "module.ar.runtime.backbone."
 FILE = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025.zip"
@@ -71,7 +71,7 @@ class M2dClapLayers(Layers):
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
         self.cls_token = table(1, DIM, init=nn.init.normal_)
         self.pos_embed = table(1 + BANDS * STEPS, DIM, init=nn.init.normal_)
-        self.blocks = nn.ModuleList(Block() for _ in range(12))
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.norm = nn.LayerNorm(DIM, 1e-6)
         self.audio_proj = Semantic()
 

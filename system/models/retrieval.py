@@ -111,8 +111,8 @@ class RetrievalModel(nn.Module):
             scores, enter, leave = self.moments.weights(cosines)
             labels = F.pad(batch.labels, (0, scores.shape[1] - batch.labels.shape[1]))
             frames = FrameScores(scores, lengths, labels, enter, leave)
-        numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}
-        number_of = on_device(torch.tensor([numbers[key] for key in batch.clip_keys]), batch.row_of.device)
+        _, numbers = np.unique(batch.clip_keys, return_inverse=True)
+        number_of = on_device(torch.from_numpy(numbers), batch.row_of.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and frames is None):
             scores_by_caption = self.score(clips, captions)
         return BatchScores(
