@@ -36,8 +36,7 @@ KINDS = {  # kind: module
 def kind_class(kind: str) -> type[ExpertSettings]:
     """Import the settings of a kind."""
     import_module(KINDS[kind])
-    found: type[ExpertSettings] = kinds_of(ExpertSettings)[kind]
-    return found
+    return kinds_of(ExpertSettings)[kind]
 
 
 read_settings = by_kind(ExpertSettings, KINDS)

@@ -69,18 +69,18 @@ class Need(NamedTuple):
             return local_folder(self.name, self.model)
         return None
 
-    def problem(self) -> tuple[str, str] | None:
-        """Return what is missing or damaged, and the cure."""
+    @property
+    def place(self) -> str:
+        return f"{self.model} {self.name}".strip()
+
+    def problem(self) -> str:
+        """Return the cure if it is missing or damaged, else ""."""
         if not self.model:
-            cure = cure_of(self.path, self.cure or f"published at {self.address}")
-            return (self.name, cure) if cure else None
+            return cure_of(self.path, self.cure or f"published at {self.address}")
         if (folder := self.folder()) is None:
-            cure = "the model is neither a folder nor in the hub's cache; fetch it with lbar download RECIPE"
-        elif said := folder_problem(folder):
-            cure = f"{folder}: {said}; name a folder that contains a model, or a hub name"
-        else:
-            return None
-        return f"{self.model} {self.name}", cure
+            return "the model is neither a folder nor in the hub's cache; fetch it with lbar download RECIPE"
+        said = folder_problem(folder)
+        return f"{folder}: {said}; name a folder that contains a model, or a hub name" if said else ""
 
     def require(self) -> None:
         """Raise KitError if it is missing or damaged.
@@ -91,7 +91,7 @@ class Need(NamedTuple):
             fetch(self.name, self.model)
         if problem := self.problem():
             missing = "" if self.model or self.path.is_file() else "is missing; "
-            raise KitError(f"{problem[0]}: {missing}{problem[1]}")
+            raise KitError(f"{self.place}: {missing}{problem}")
 
 
 class Needing(Strict):

@@ -76,8 +76,7 @@ class EatLayers(Layers):
         """
         x = self.local_encoder["proj"](self.log_mel(waves, lengths)[:, None]).flatten(2).transpose(1, 2)
         x = x + self.positions[: x.shape[1]]
-        found: Tensor = self.blocks(self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1)))
-        return found
+        return self.blocks(self.pre_norm(torch.cat([self.extra_tokens.expand(len(x), -1, -1), x], 1)))
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         frames = self.tokens(waves, lengths)[:, 1:].unflatten(1, (-1, BANDS)).mean(2)

@@ -70,8 +70,7 @@ class PeTexts(PeAudioPreTrainedModel):  # type: ignore[misc]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         states = self.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        result: Tensor = self.text_audio_head(states[:, 0])
-        return result
+        return self.text_audio_head(states[:, 0])
 
 
 class HubNetwork(AudioNetwork):
@@ -239,8 +238,7 @@ class HubLayers(Layers):
         return self.model(**{name: on_device(value, waves.device) for name, value in inputs.items()})
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
-        found: Tensor = self.compute(waves, lengths)[self.settings.vector]
-        return found
+        return self.compute(waves, lengths)[self.settings.vector]
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         frames, size = self.settings.series(self.compute(waves, lengths).last_hidden_state, self)

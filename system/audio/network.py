@@ -116,8 +116,9 @@ class AudioNetwork(ExpertSettings):
     def load_into(self, layers: Layers) -> None:
         """Load the published weights."""
         if self.weights is not None:
+            tensors = load_checkpoint(Path(self.weights))
             try:
-                layers.load(load_checkpoint(Path(self.weights)))
+                layers.load(tensors)
             except KitError as error:
                 raise KitError(f"{self.weights}: {error}; fetch the published file again") from error
 

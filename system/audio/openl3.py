@@ -81,8 +81,7 @@ class OpenL3Layers(Layers):
         for i in range(1, 8):
             x = self.get_submodule(f"batch_normalization_{i + 1}")(self.get_submodule(f"conv2d_{i}")(x))
             x = (F.max_pool2d(x, 2) if i in (2, 4, 6) else x).relu()  # the same as after it, and faster
-        found: Tensor = self.audio_embedding_layer(x).amax((2, 3))
-        return found
+        return self.audio_embedding_layer(x).amax((2, 3))
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         count = 1 + max(0, -(-(waves.shape[1] - HOP) // HOP))

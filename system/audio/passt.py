@@ -112,8 +112,7 @@ class PasstLayers(Layers):
                 x = x.index_select(axis, on_device(kept, x.device))
         special = torch.cat([self.cls_token, self.dist_token], 1) + self.new_pos_embed
         x = torch.cat([special.expand(len(x), -1, -1), x.flatten(2).transpose(1, 2)], 1)
-        result: Tensor = self.norm(self.blocks(x))
-        return result
+        return self.norm(self.blocks(x))
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         return self.tokens(waves)[:, :2].mean(1)

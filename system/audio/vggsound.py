@@ -80,14 +80,10 @@ class VggSoundLayers(Layers):
         deviation = levels.square().mean((1, 2), keepdim=True).sqrt() + 1e-9
         return (levels / deviation).float().transpose(1, 2)
 
-    def maps(self, x: Tensor) -> Tensor:
-        net = self.audnet
-        x = net.maxpool(net.relu(net.bn1(net.conv1(x))))
-        found: Tensor = net.layer4(net.layer3(net.layer2(net.layer1(x))))
-        return found
-
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        frames = self.maps(self.spectrogram(waves)[:, None]).mean(2)
+        net = self.audnet
+        x = net.maxpool(net.relu(net.bn1(net.conv1(self.spectrogram(waves)[:, None]))))
+        frames = net.layer4(net.layer3(net.layer2(net.layer1(x)))).mean(2)
         counts = (lengths - WINDOW).clamp(min=0) // HOP // COLUMNS + 1
         if self.pooling:
             kernel = min(self.pooling.kernel, frames.shape[2])

@@ -93,16 +93,15 @@ class Augmentation:
         partners = [self._draw_partner(item, draw) for item in items]
         draw = np.random.default_rng([*seed, 1])
         changed = [item._replace(captions=self._draw_captions(item.clip, item.numbers, draw)) for item in items]
-        for number, (item, partner) in enumerate(zip(changed, partners, strict=True)):
-            if partner and self.mix:
-                added, numbers = partner
-                others = self._draw_captions(added.clip, numbers, draw)
+        for number, (item, added) in enumerate(zip(changed, partners, strict=True)):
+            if added and self.mix:
+                others = self._draw_captions(added.clip, added.numbers, draw)
                 pairs = zip(item.captions, others, strict=True)
                 joined = tuple(join_captions(*pair, self.mix.joined_by) for pair in pairs)
                 changed[number] = item._replace(captions=joined, added=added)
         return changed
 
-    def _draw_partner(self, item: Item, draw: Random) -> tuple[Added, list[int]] | None:
+    def _draw_partner(self, item: Item, draw: Random) -> Added | None:
         """Draw a clip that is mixed in, and its captions."""
         if self.mix is None:
             return None
@@ -114,7 +113,7 @@ class Augmentation:
         count, available = len(item.captions), len(other.captions)
         numbers = draw.choice(available, count, replace=available < count).tolist()
         decibels = self.mix.low_db + level * (self.mix.high_db - self.mix.low_db)
-        return Added(other, decibels, offset), numbers
+        return Added(other, decibels, offset, tuple(numbers))
 
     def _draw_captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
         """Draw a clip's captions, or their alternatives."""

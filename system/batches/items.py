@@ -22,6 +22,7 @@ class Added(NamedTuple):
     clip: Clip
     decibels: float  # how much more power the item's clip has, after scaling
     offset: float  # start of the shorter clip in the longer one, in [0, 1): 0 if both begin together
+    numbers: tuple[int, ...] = ()  # of its captions that are joined with the item's
 
 
 class Item(NamedTuple):

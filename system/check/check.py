@@ -210,7 +210,7 @@ def _model(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
     for key, part in model.parts.items():
         for need in part.needs():
             if problem := need.problem():
-                yield Line(MISSING, *problem)
+                yield Line(MISSING, need.place, problem)
                 unknown |= {key} if need.model or key == "text" else set()
     for side, encoder in model.encoders.items():
         folders = [str(folder) for need in encoder.needs() if need.model and (folder := need.folder())]

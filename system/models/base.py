@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor, nn
 
 from data_tools.errors import KitError
@@ -14,6 +14,9 @@ from system.audio.base import Needing
 # B series, T places, W width
 
 POSITION_OFFSET = 2  # BART's table of learned positions has two additional, unused rows at the start
+
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]  # share of values that are dropped in training
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:

@@ -17,6 +17,7 @@ from system.audio.logmel import SILENCE, LogMelSlaney
 from system.audio.network import pooled_over_time
 from system.compute.device import on_device
 from system.models.audio.base import AudioEncoder, AudioSettings, OneExpert
+from system.models.base import Dropout
 from system.models.batch import Series
 from system.models.embeddings import Embedded, join_embeddings
 
@@ -30,7 +31,7 @@ class GruSettings(AudioSettings):
     """Base of encoders that end in a bidirectional GRU."""
 
     hidden: Size  # of the GRU, in each direction
-    dropout: float = Field(ge=0, lt=1)  # before the GRU
+    dropout: Dropout  # before the GRU
     embedding: Literal["frames", "mean"]  # one vector per frame, or their mean, scaled to length 1
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:

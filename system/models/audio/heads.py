@@ -18,7 +18,7 @@ from system.audio.network import pooled_over_time
 from system.audio.stored import EmbeddingFile
 from system.compute.device import on_device, suited_to
 from system.models.audio.base import AudioEncoder, AudioSettings, OneExpert
-from system.models.base import Heads, SeriesEncoder, mlp
+from system.models.base import Dropout, Heads, SeriesEncoder, mlp
 from system.models.batch import Series
 from system.models.embeddings import Embedded
 from system.moments.labellings import length_mask
@@ -38,7 +38,7 @@ class SeriesSettings(AudioSettings):
     heads: Heads  # of attention, in a layer
     ffn_dim: Size  # of the feed-forward part of a layer
     max_positions: Size  # frames in a window; longer series are cut into windows
-    dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
+    dropout: Dropout  # share of values that are dropped in training
 
     def encoder(self) -> SeriesEncoder:
         """Build the encoder of frames."""
@@ -95,7 +95,7 @@ class PooledMlp(AudioSettings):
     experts: OneExpert  # one expert, by any name
     pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
     hidden: Size  # size of the middle layer
-    dropout: float = Field(ge=0, lt=1)  # of the pooled frames
+    dropout: Dropout  # of the pooled frames
 
     part_names: ClassVar = ("mlp",)
 

@@ -23,7 +23,7 @@ from data_tools.settings import Size
 from system.audio.base import Need
 from system.compute.device import on_device
 from system.features.bank import Bank
-from system.models.base import head
+from system.models.base import Dropout, head
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder, TextSettings
 
@@ -89,7 +89,7 @@ class Published(PublishedText):
     removed: str = ""  # characters taken out of captions
     lowercase: bool = False  # captions in lower case, before characters are taken out
     max_tokens: Annotated[int, Field(ge=3)] | None = None  # longer captions are cut; null: at the model's longest
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # of hidden states and attention; null: as published
+    dropout: Dropout | None = None  # of hidden states and attention; null: as published
 
     def clean(self, text: str) -> str:
         return (text.lower() if self.lowercase else text).translate(str.maketrans("", "", self.removed))

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from data_tools.settings import Depth, Size
 from data_tools.words import words_of
 from system.audio.network import pooled_over_time
 from system.compute.device import on_device
-from system.models.base import Heads, SeriesEncoder
+from system.models.base import Dropout, Heads, SeriesEncoder
 from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder, TextSettings
 from system.moments.labellings import length_mask
@@ -31,7 +30,7 @@ class Transformer(TextSettings):
     heads: Heads  # of attention, in a layer
     ffn_dim: Size  # of the feed-forward part of a layer
     max_words: Size  # of a caption; later words are ignored
-    dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
+    dropout: Dropout  # share of values that are dropped in training
 
     reads_vocabulary: ClassVar = True
 
