@@ -49,10 +49,6 @@ class Features:
     grids: dict[str, Grid] = field(default_factory=dict)  # times of frames
     strict: bool = False  # whether a broken file is an error, instead of left out with a warning
 
-    def frames(self, expert: str, clip_id: str) -> np.ndarray:
-        found: np.ndarray = self.banks[expert].read(self.keys[clip_id])
-        return found
-
     def leave_out(self, clips: Sequence[Clip], error: AudioError) -> None:
         """Report clips of the same broken audio.
 
@@ -87,9 +83,6 @@ class Waveforms:
 
     def rows_of(self, key: str) -> int:
         return self.files[key][1].samples_at(self.expert.rate, self.expert.resampling)
-
-    def read(self, key: str) -> np.ndarray:
-        return self.part(key, 0, self.rows_of(key))
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
         """Decode `count` samples from sample `first` on.

@@ -31,9 +31,6 @@ class PieceBank:
     def rows_of(self, key: str) -> int:
         return self.places[key][2]
 
-    def read(self, key: str) -> np.ndarray:
-        return self._bank.part(*self.places[key])
-
     def part(self, key: str, first: int, count: int) -> np.ndarray:
         recording, begin, _ = self.places[key]
         return self._bank.part(recording, begin + first, count)

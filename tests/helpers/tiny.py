@@ -13,6 +13,7 @@ import yaml
 from data_tools.manifest import Clip, read_manifest, write_manifest
 from system.audio import passt
 from system.features.bank import Bank
+from system.features.extract import Features
 
 RATE = 16_000
 SIZES = {"development": 48, "validation": 16, "evaluation": 24}
@@ -162,6 +163,13 @@ def two_stages(**changes: Any) -> dict[str, dict[str, Any]]:
         "pretrain": stage(epochs=3, captions_per_clip=1, **changes),
         "finetune": stage(epochs=3, start_from=start, **changes),
     }
+
+
+def frames(features: Features, expert: str, clip_id: str) -> np.ndarray:
+    """Return the frames (T, D) of a clip."""
+    bank, key = features.banks[expert], features.keys[clip_id]
+    found: np.ndarray = bank.part(key, 0, bank.rows_of(key))
+    return found
 
 
 def store_all(bank: Bank, series: Iterable[tuple[str, np.ndarray]]) -> list[str]:

@@ -64,7 +64,7 @@ def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(
     clips, files = read_manifest(mp3s), build_features(read_manifest(mp3s), WAVEFORM, tmp_path / "banks")
     draw, differing, samples = np.random.default_rng(0), 0, 0
     for clip in clips:
-        whole = files.frames("waveform", clip.id)
+        whole = tiny.frames(files, "waveform", clip.id)
         assert np.array_equal(to_int16(read_audio(clip.path, 16_000)), whole)
         first = int(draw.integers(0, len(whole) - 8000))
         part = files.banks["waveform"].part(files.keys[clip.id], first, 8000)
@@ -133,7 +133,7 @@ def test_clips_share_a_content_key_only_if_their_audio_files_are_equal(tmp_path:
     experts = WAVEFORM | {"logmel": LOGMEL}
     features = build_features(clips, experts, tmp_path / "banks")
     assert features.keys["one"] == features.keys["same"] != features.keys["edited"]
-    found = {name: features.frames("waveform", name)[100_000, 0] / 32_768 for name in features.keys}
+    found = {name: tiny.frames(features, "waveform", name)[100_000, 0] / 32_768 for name in features.keys}
     assert found == pytest.approx({"one": 0.1, "same": 0.1, "edited": 0.2}, abs=1e-4)
     backwards = build_features(clips[::-1], experts, tmp_path / "banks")
     assert backwards.keys == features.keys, "independent of the order"

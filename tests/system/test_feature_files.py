@@ -136,8 +136,8 @@ def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Pat
     found = build(clips)
     assert len(clips) == len(found.keys) == 46
     for clip in clips:
-        before = expected.frames("msclap", clip.id.replace(".npy", ".npz"))
-        assert np.array_equal(found.frames("msclap", clip.id), before)
+        before = tiny.frames(expected, "msclap", clip.id.replace(".npy", ".npz"))
+        assert np.array_equal(tiny.frames(found, "msclap", clip.id), before)
 
 
 def test_recording_without_features_is_counted_and_left_out(

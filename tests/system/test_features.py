@@ -51,7 +51,7 @@ def test_any_sample_rate_and_channel_count_is_accepted(tmp_path: Path, rate: int
     soundfile.write(clip.path, wave, rate)
     features = build_features([clip], {"logmel": LOGMEL}, tmp_path / "banks")
     reference = LOGMEL.load(CPU)([(np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000) * 0.3).astype(np.float32)])[0]
-    found = features.frames("logmel", clip.id).astype(np.float32)
+    found = tiny.frames(features, "logmel", clip.id).astype(np.float32)
     assert found.shape == reference.shape
     assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
 
@@ -62,11 +62,11 @@ def test_frames_depend_on_the_content_of_a_file_and_not_on_its_name(tmp_path: Pa
     build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")  # noqa: E731
     features = build()
     assert len(features.banks["logmel"].places) == 3
-    assert np.array_equal(features.frames("logmel", clips[0].id), features.frames("logmel", clips[1].id))
+    assert np.array_equal(tiny.frames(features, "logmel", clips[0].id), tiny.frames(features, "logmel", clips[1].id))
     soundfile.write(clips[1].path, tiny.tone(7, 2.0, 99), 16_000)
     again = build()
     assert len(again.banks["logmel"].places) == 4
-    assert len(again.frames("logmel", clips[1].id)) != len(features.frames("logmel", clips[0].id))
+    assert len(tiny.frames(again, "logmel", clips[1].id)) != len(tiny.frames(features, "logmel", clips[0].id))
 
 
 def test_series_stored_by_another_process_are_not_computed_again(
@@ -85,7 +85,7 @@ def test_series_stored_by_another_process_are_not_computed_again(
     monkeypatch.setattr(LogMel, "load", load)
     features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert computed == []
-    assert all(len(features.frames("logmel", clip.id)) for clip in clips)
+    assert all(len(tiny.frames(features, "logmel", clip.id)) for clip in clips)
 
 
 def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
@@ -121,7 +121,7 @@ def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path: Path, monke
     assert set(features.broken) == {clips[n].id for n in (0, GROUP_CLIPS, len(clips) - 1)}
     for n, clip in enumerate(clips):
         if clip.id not in features.broken:
-            assert features.frames("logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
+            assert tiny.frames(features, "logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
 
 
 def test_all_clips_with_the_same_broken_content_are_reported_as_broken(

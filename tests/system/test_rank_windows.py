@@ -268,17 +268,17 @@ def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_pie
     (grid,) = features.grids.values()
     (name,) = features.banks
     for clip, each in zip(clips, pieces, strict=True):
-        whole = features.frames(name, clip.id)
+        whole = tiny.frames(features, name, clip.id)
         centres = grid.centres(len(whole))
         for number, piece in enumerate(each):
             middle = 0.25 + 0.5 * number
             expected = whole[(centres >= middle - 0.5) & (centres < middle + 0.5)]
-            np.testing.assert_array_equal(cut.frames(name, piece.id), expected)
+            np.testing.assert_array_equal(tiny.frames(cut, name, piece.id), expected)
             assert cut.banks[name].rows_of(cut.keys[piece.id]) == len(expected) > 0
     with pytest.raises(KitError, match="limit"):
         pieces_of(clips[:1], features, 1.0, 0.0001)
     _, short = pieces_of(clips[:1], features, 0.01, 0.04)
-    assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
+    assert {len(tiny.frames(short, name, piece)) for piece in short.keys} == {1}
 
 
 def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_middle(tmp_path: Path) -> None:
@@ -289,4 +289,4 @@ def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_
     clip = Clip(id="c", path="c.wav", captions=[], seconds=4.2)  # type: ignore[call-arg]
     features = Features({"any": bank}, {"c": "a"}, grids={"any": Grid(1.0, 0.5)})
     ((*pieces,),), cut = pieces_of([clip], features, 0.06, 0.7)
-    assert [cut.frames("any", piece.id).tolist() for piece in pieces] == [[[n]] for n in (0, 1, 1, 2, 3, 3)]
+    assert [tiny.frames(cut, "any", piece.id).tolist() for piece in pieces] == [[[n]] for n in (0, 1, 1, 2, 3, 3)]

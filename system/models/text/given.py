@@ -75,10 +75,17 @@ class TextEmbeddings(TextSettings):
         if not all(Path(path).exists() for path in self.files):
             return None
         try:
-            vectors = self.open()
+            return self.missing(texts, self.open())
         except KitError as error:
             return str(error)
-        return missing(self.files, [text for text in texts if text not in vectors])
+
+    def missing(self, texts: Sequence[str], given: Vectors) -> str | None:
+        """Return a message about texts without an embedding, if any."""
+        absent = [text for text in dict.fromkeys(texts) if text not in given]
+        if not absent:
+            return None
+        named = f"{counted(len(absent), 'text', ',')}, such as {absent[0][:80]!r}"
+        return f"{' and '.join(self.files)}: no embedding of {named}; write embeddings of all captions and queries"
 
     def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
         return TextEmbeddingsEncoder(self)
@@ -117,7 +124,7 @@ class TextEmbeddingsEncoder(TextEncoder):
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Raise KitError for a text without an embedding."""
-        if said := missing(self.settings.files, self.without_known_words(list(dict.fromkeys(texts)))):
+        if said := self.settings.missing(texts, self.given):
             raise KitError(said)
 
     def identity(self) -> str:
@@ -128,14 +135,3 @@ class TextEmbeddingsEncoder(TextEncoder):
 
     def unknown_words(self, text: str) -> list[str]:
         return []
-
-
-def missing(files: Sequence[str], absent: Sequence[str]) -> str | None:
-    """Return a message about texts without an embedding.
-
-    It is None if there are none.
-    """
-    if not absent:
-        return None
-    named = f"{counted(len(absent), 'text', ',')}, such as {absent[0][:80]!r}"
-    return f"{' and '.join(files)}: no embedding of {named}; write embeddings of all captions and queries"
