@@ -90,12 +90,12 @@ class WordVectorsEncoder(TextEncoder):
         return Embedded(F.normalize(series, dim=-1), on_device(lengths, self.device))
 
     def find(self, word: str) -> np.ndarray | None:
-        """Return the vector (D,) of a known word."""
-        for parts in ([word], re.split("['’-]", word)):
-            known = [vector for part in parts if (vector := self.file.get(part, part.capitalize())) is not None]
-            if known:
-                return sum(known[1:], known[0]) / len(known)  # faster than np.mean
-        return None
+        """Return the vector (D,) of a known word, or the mean of its parts."""
+        found = self.file.get(word)
+        if found is None:
+            parts = [vector for part in re.split("['’-]", word) if (vector := self.file.get(part)) is not None]
+            found = np.mean(parts, axis=0) if parts else None
+        return found
 
     def identity(self) -> str:
         return checksum(self.file.path)
@@ -144,11 +144,10 @@ class WordVectorFile:
     def __len__(self) -> int:
         return self._count
 
-    def get(self, *words: str) -> np.ndarray | None:
-        """Return the vector (D,) of the first word that the file has."""
-        for offset in filter(None, (self._offsets.get(word.encode()) for word in words)):
-            return np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32)
-        return None
+    def get(self, word: str) -> np.ndarray | None:
+        """Return the vector (D,) of a word, or of the word with a capital letter."""
+        offset = self._offsets.get(word.encode()) or self._offsets.get(word.capitalize().encode())
+        return np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32) if offset else None
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
