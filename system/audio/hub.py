@@ -19,7 +19,6 @@ from transformers.models.pe_audio.modeling_pe_audio import PeAudioContrastiveHea
 
 from data_tools.classify.model_files import AUDIO_SETTINGS, config_of, fetch, weight_files
 from data_tools.errors import KitError, first_line
-from data_tools.files import read_json
 from system.audio.base import Need, file_sha256
 from system.audio.network import AudioNetwork, Layers, frames_within
 from system.compute.device import on_device
@@ -287,8 +286,6 @@ def read_pe_config(folder: Path) -> transformers.PeAudioConfig:
 
     PeAudioModel.from_pretrained would ignore the text settings of a checkpoint of type pe_audio_video.
     """
-    kind = read_json(folder / "config.json").get("model_type")
-    whole = transformers.PeAudioVideoConfig if kind == "pe_audio_video" else transformers.PeAudioConfig
-    found = whole.from_pretrained(folder, trust_remote_code=False)
-    config = found.audio_config if kind == "pe_audio_video" else found
+    found = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config = found.audio_config if found.model_type == "pe_audio_video" else found
     return transformers.PeAudioConfig(text_config=config.text_config, audio_config=config.audio_config)

@@ -12,7 +12,7 @@ from data_tools.embeddings import HINT, Vectors, read_vectors
 from data_tools.errors import AudioError, KitError
 from data_tools.frames import read_frames
 from data_tools.manifest import Clip, Text
-from data_tools.settings import Positive, Size
+from data_tools.settings import Size
 from system.audio.base import SPARE, Device, ExpertSettings, Frames, Need, length_fault
 
 FULL_SCALE = 32_768  # stored value of a sample of 1.0
@@ -53,8 +53,9 @@ class Waveform(ExpertSettings):
 
 
 class _Stored(ExpertSettings):
-    """The model that computed the values, for a package."""
+    """Frames that another program computed, and wrote to files."""
 
+    values: Size  # of a frame or an embedding, D
     model: Text  # that computed them, as declared in a package
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
 
@@ -64,8 +65,15 @@ class _Stored(ExpertSettings):
         return self.model_parameters
 
     @property
+    def dim(self) -> int:
+        return self.values
+
+    @property
     def pretrained(self) -> str | None:
         return self.model
+
+    def load(self, device: Device) -> Frames:
+        return lambda frames: frames
 
 
 class FeatureFiles(_Stored):
@@ -77,15 +85,10 @@ class FeatureFiles(_Stored):
     """
 
     kind: Literal["feature_files"]
-    values: Positive  # values in a frame, D
     hop_seconds: Annotated[float, Field(gt=0)]  # seconds from one frame to the next; a frame covers its hop
     array: str = "features"  # name of the frames in an .npz file
 
     rate: ClassVar = 44_100  # of MS-CLAP; no audio is read
-
-    @property
-    def dim(self) -> int:
-        return self.values
 
     @property
     def frames_per_second(self) -> float:
@@ -111,9 +114,6 @@ class FeatureFiles(_Stored):
         except AudioError as error:
             return str(error)
 
-    def load(self, device: Device) -> Frames:
-        return lambda waves: [np.asarray(frames, np.float32) for frames in waves]
-
 
 class EmbeddingFile(_Stored):
     """Embeddings of clips, read instead of audio.
@@ -123,16 +123,11 @@ class EmbeddingFile(_Stored):
 
     kind: Literal["embedding_file"]
     files: Annotated[list[str], Field(exclude=True)]  # .npz; their checksums identify them
-    values: Size  # of an embedding
 
     reads_clips: ClassVar = False
     dtype: ClassVar = "float32"
     rate: ClassVar = 0  # no audio is read
     frames_per_second: ClassVar = 1 / 30  # one embedding per clip; `check` takes clips of 30 s
-
-    @property
-    def dim(self) -> int:
-        return self.values
 
     @property
     def frame_description(self) -> str:
@@ -160,6 +155,3 @@ class EmbeddingFile(_Stored):
         """Return the message for a clip without an embedding."""
         files = " and ".join(self.files)
         return f"{files}: no embedding has the id or file name of clip {clip.id}; write the file again with all clips"
-
-    def load(self, device: Device) -> Frames:
-        return lambda waves: waves
