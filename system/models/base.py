@@ -1,7 +1,6 @@
 """What audio and text encoders share: settings and layers."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import AfterValidator, Field, ValidationInfo
@@ -31,21 +30,10 @@ def _check_head_count(heads: int, info: ValidationInfo) -> int:
 Heads = Annotated[Size, AfterValidator(_check_head_count)]
 
 
-def excluded(names: Iterable[str]) -> Any:
-    """Return dotted names of settings as pydantic's `exclude`."""
-    found: dict[str, Any] = {}
-    for first, _, rest in (name.partition(".") for name in names):
-        found[first] = {rest} if rest else True
-    return found
-
-
 class EncoderKind(Needing):
     """Settings of one kind of encoder."""
 
     kind: str
-
-    # Settings that contain paths on this machine. A trained model may be opened with other paths.
-    file_settings: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def embeds_series(self) -> bool:

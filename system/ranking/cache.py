@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from data_tools.manifest import Clip
 from system.audio.checkpoint import weights_sha256
 from system.features.bank import Bank
 from system.features.extract import build_features
-from system.models.base import excluded
 from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
@@ -32,6 +32,7 @@ from system.ranking.embedding import embed_in_blocks
 # C clips, T frames, D embedding
 
 VERSION = 2  # of embeddings: counted up when encoders compute others of the same weights
+PATHS: Any = {"experts": True, "files": True, "network": {"weights"}}  # settings whose files have checksums
 CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed run has the same ones
 
 
@@ -102,7 +103,7 @@ def _bank(model: RetrievalModel, settings: Model, folder: Path) -> Bank:
     audio = settings.audio
     identity = {
         "version": VERSION,
-        "settings": audio.model_dump(mode="json", exclude=excluded({"experts", *audio.file_settings})),
+        "settings": audio.model_dump(mode="json", exclude=PATHS),
         "files": audio.file_checksums(),
         "experts": {name: expert.identity() for name, expert in audio.experts.items()},
         "weights": weights_sha256(model.audio),

@@ -115,8 +115,6 @@ class AudioEmbeddings(AudioSettings):
     model: Text  # that computed them, as declared in a package
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
 
-    file_settings: ClassVar = frozenset({"files"})
-
     @property
     def experts(self) -> dict[str, EmbeddingFile]:
         facts = self.model_dump(include={"files", "model", "model_parameters"})

@@ -44,8 +44,6 @@ class Segments(AudioSettings):
     hidden: Size | None = None  # of a layer with ReLU before the last one
     head: Literal["linear", "none"] = "linear"  # none: the network's vectors, which must have the text's size
 
-    file_settings = frozenset({"network.weights"})
-
     @model_validator(mode="after")
     def _require_training_without_weights(self) -> Self:
         if not self.trainable and self.network.weights is None:

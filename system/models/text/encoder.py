@@ -26,6 +26,8 @@ class TextSettings(EncoderKind):
     A subclass adds its `kind`, and `dim` as a field.
     """
 
+    # Settings that contain paths on this machine. A trained model may be opened with other paths.
+    file_settings: ClassVar[frozenset[str]] = frozenset()
     reads_vocabulary: ClassVar[bool] = False  # whether it is built for the words of the training captions
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
