@@ -1,7 +1,7 @@
 """An audio network: its settings, layers, and frozen use.
 
-Each network is a file in this folder. It is used frozen, where `extractor` computes the frames of whole clips for the
-banks, or in every step by the encoder `segments` (models/audio/segments.py), trained or frozen.
+Each network is a file in this folder. It is used frozen, where `load` returns what computes the frames of whole clips
+for the banks, or in every step by the encoder `segments` (models/audio/segments.py), trained or frozen.
 """
 
 import itertools
@@ -141,7 +141,18 @@ class AudioNetwork(ExpertSettings):
     def load(self, device: torch.device) -> Frames:
         if self.weights is None:
             raise KitError(f"{self.kind}: frozen frames need a published file; set weights")
-        return extractor(self, device)
+        layers = self.layers().eval()
+        self.load_into(layers)
+        layers = layers.requires_grad_(False).to(device)
+        if layers.convolutional:
+            fast(layers)
+
+        @exact_arithmetic()
+        def compute(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
+            found = outputs_of(layers, self, [torch.from_numpy(wave).to(device) for wave in waves])
+            return [torch.cat(parts).float().cpu().numpy() for parts in found]
+
+        return compute
 
 
 @contextmanager
@@ -154,22 +165,6 @@ def exact_arithmetic() -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
-
-
-def extractor(network: AudioNetwork, device: torch.device) -> Frames:
-    """Return a frozen network's function from waves to frames."""
-    layers = network.layers().eval()
-    network.load_into(layers)
-    layers = layers.requires_grad_(False).to(device)
-    if layers.convolutional:
-        fast(layers)
-
-    @exact_arithmetic()
-    def compute(waves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        found = outputs_of(layers, network, [torch.from_numpy(wave).to(device) for wave in waves])
-        return [torch.cat(parts).float().cpu().numpy() for parts in found]
-
-    return compute
 
 
 def outputs_of(layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], width: int = 0) -> list[list[Tensor]]:
