@@ -260,10 +260,11 @@ def test_hubness_corrections_that_use_the_tested_captions_are_refused(
     assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 
-def test_export_of_a_hubness_corrected_run_warns_that_the_model_lacks_the_correction(
+def test_exported_model_warns_that_it_lacks_the_hubness_correction_of_its_run(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
+    load_model(tmp_path / "exported")
     assert "correction" in caplog.text
 
 
