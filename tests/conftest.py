@@ -1,15 +1,13 @@
-"""Fixtures of all tests: real data, the checkout, and a run trained on a tiny data set.
+"""Fixtures of all tests: real data, the checkout, and a run trained on a tiny data set."""
 
-Fast tests: `python -m pytest`; slow ones: `python -m pytest -m slow`.
-"""
-
+import functools
 import gc
 import logging
 import os
 import shutil
 import sys
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,18 +17,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is import
 import pytest
 import tiny
 import tiny_moments
+import typer
 from browser import browser  # noqa: F401  a fixture
 from data_files import publish_clotho
 from ranked import write_truth
 
 from data_tools.__main__ import main as data_tools
 from system.__main__ import main
+from system.runs import plots
 
 ROOT = Path(__file__).resolve().parent.parent
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
 os.fsync = lambda number: None  # no test cuts the power, and waiting for the disk would take a tenth of the time
 gc.set_threshold(20_000, 20, 20)  # 700, 10, 10 would take a twelfth of the suite's time
+typer.main.get_command = functools.cache(typer.main.get_command)  # 10 to 20 ms a command
+draw_curves, plots._draw_curves = plots._draw_curves, lambda path, *rest: path  # most of the time of a tiny run
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -66,7 +68,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """The folder of real captions, submissions and recordings; LBAR_SHARED names it.
 
     Without it the test skips, or fails where LBAR_REQUIRE_DATA is set.
@@ -79,7 +81,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def goldens() -> Path:
+def goldens():
     """Folder with outputs of the original implementations; see its README."""
     return ROOT / "tests" / "golden"
 
@@ -97,7 +99,7 @@ class _Collapses(logging.Handler):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def collapses() -> Iterator[_Collapses]:
+def collapses():
     handler = _Collapses()
     logging.getLogger("system").addHandler(handler)
     yield handler
@@ -105,81 +107,82 @@ def collapses() -> Iterator[_Collapses]:
 
 
 @pytest.fixture(autouse=True)
-def _no_model_collapses(request: pytest.FixtureRequest, collapses: _Collapses) -> Iterator[None]:
+def _no_model_collapses(request, collapses):
     yield
     output, collapses.output = collapses.output, []
     assert not output or request.node.get_closest_marker("collapses"), output[0]
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _own_cache(monkeypatch, tmp_path_factory):
     """Embeddings of clips are kept for one test at most, in a folder that is made when it is written to."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{uuid4().hex}"))
 
 
 @pytest.fixture(autouse=True)
-def _roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def _roomy_disk(monkeypatch):
     """No plan that is tested depends on the free space of this machine; a test of full disks sets its own."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: DiskUsage(2**42, 0, 2**42))
 
 
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that a test makes draws no curves, which would be most of its time. A module whose tests look at them has
-    an empty fixture of this name. Runs that several tests share have their curves."""
-    monkeypatch.setattr("system.runs.plots._draw_curves", lambda path, *rest: path)
+@pytest.fixture(scope="module")
+def curves():
+    """Runs draw their curves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "_draw_curves", draw_curves)
+        yield
 
 
 @pytest.fixture
-def baseline(shared: Path) -> Path:
+def baseline(shared):
     """The ranked CSV of the 2022 baseline."""
     return shared / "data/dcase2022_baseline/test.output.csv"
 
 
 @pytest.fixture
-def clotho(shared: Path) -> Callable[[str], Path]:
+def clotho(shared):
     """Clotho's captions by split."""
     return lambda split: shared / f"data/clotho/clotho_captions_{split}.csv"
 
 
 @pytest.fixture(scope="session")
-def published_clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published_clotho(shared, tmp_path_factory):
     """A folder of all of Clotho as published, but for the length of its sounds."""
     return publish_clotho(shared, tmp_path_factory.mktemp("clotho"))
 
 
 @pytest.fixture(scope="session")
-def clotho_manifest(published_clotho: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clotho_manifest(published_clotho, tmp_path_factory):
     path = tmp_path_factory.mktemp("manifests") / "clotho.jsonl"
     assert data_tools(["clotho", str(published_clotho), "--out", str(path)]) == 0
     return path
 
 
 @pytest.fixture
-def truth_path(tmp_path: Path) -> Path:
+def truth_path(tmp_path):
     """Captions of the small pool of ranked.py."""
     return write_truth(tmp_path)
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
+def root():
     """The checkout."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     return tiny.make_world(folder / "tones", tiny.SIZES)
 
 
 @pytest.fixture(scope="session")
-def moments_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def moments_manifest(tmp_path_factory):
     return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
 
 
 @pytest.fixture(scope="session")
-def moments_run(moments_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def moments_run(moments_manifest, tmp_path_factory):
     """A finished run of moments; r.yaml in the same folder is its recipe."""
     folder = tmp_path_factory.mktemp("moments_runs")
     path = tiny.write_recipe(folder / "r.yaml", tiny_moments.recipe(moments_manifest, folder))
@@ -188,13 +191,13 @@ def moments_run(moments_manifest: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="session")
-def recipe(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(world, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recipe")
     return tiny.write_recipe(folder / "two.yaml", tiny.recipe(world, folder, **tiny.two_stages()))
 
 
 @pytest.fixture(scope="session")
-def unbroken(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(recipe, tmp_path_factory):
     out = tmp_path_factory.mktemp("unbroken") / "run"
     assert main(["run", str(recipe), "--out", str(out)]) == 0
     return out

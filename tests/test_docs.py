@@ -27,7 +27,7 @@ def prose(path: Path) -> str:
     return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
+def test_every_readme_link_leads_to_a_file_and_heading(root):
     links = 0
     for path in readmes(root):
         for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
@@ -44,7 +44,7 @@ def test_every_readme_link_leads_to_a_file_and_heading(root: Path) -> None:
     assert links > 30
 
 
-def test_each_number_of_three_decimals_appears_in_only_one_readme(root: Path) -> None:
+def test_each_number_of_three_decimals_appears_in_only_one_readme(root):
     """Figures of at least three decimals; deviations (after ±), differences (with a sign) and the ledger may repeat."""
     stands_in: dict[str, Path] = {}
     for path in readmes(root):
@@ -81,7 +81,7 @@ def commands(root: Path) -> list[list[str]]:
     return [shlex.split(text.removesuffix(" &"), comments=True) for text in texts if text.startswith("lbar ")]
 
 
-def test_every_command_in_a_readme_parses(root: Path) -> None:
+def test_every_command_in_a_readme_parses(root):
     shown = commands(root)
     assert len(shown) > 100
     for words in shown:
@@ -96,7 +96,7 @@ def test_every_command_in_a_readme_parses(root: Path) -> None:
                 assert (root / word).is_file(), shlex.join(words)
 
 
-def test_install_commands_in_readmes_name_existing_extras(root: Path) -> None:
+def test_install_commands_in_readmes_name_existing_extras(root):
     import tomllib
 
     readme = "".join(path.read_text() for path in readmes(root))
@@ -105,7 +105,7 @@ def test_install_commands_in_readmes_name_existing_extras(root: Path) -> None:
     assert named == extras
 
 
-def test_every_recipe_is_listed_in_the_readme_of_recipes(root: Path) -> None:
+def test_every_recipe_is_listed_in_the_readme_of_recipes(root):
     text = (root / "recipes/README.md").read_text()
     for path in (root / "recipes").rglob("*.yaml"):
         assert f"`{path.relative_to(root / 'recipes')}`" in text, path

@@ -1,5 +1,4 @@
-"""A new kind is one new file and one line: the guides of the READMEs are followed in a copy, which then checks, trains,
-and makes a manifest with the new kinds."""
+"""The guides of the READMEs, followed in a copy: a new kind is one new file and one line."""
 
 import difflib
 import json
@@ -81,7 +80,7 @@ def changes(root: Path, copy: Path) -> tuple[list[str], list[str]]:
 
 
 @pytest.fixture
-def copy(root: Path, tmp_path: Path) -> Path:
+def copy(root, tmp_path):
     """A copy of the package."""
     for floor in FLOORS:
         shutil.copytree(root / floor, tmp_path / "copy" / floor)
@@ -128,27 +127,21 @@ def small_batch() -> BatchScores:
     return BatchScores(scores, torch.arange(3), torch.eye(3, dtype=torch.bool), None, lambda: scores, lambda: scores)
 
 
-def test_loudness_expert_of_the_extension_guide_is_the_rms_of_tenths_of_a_second(root: Path) -> None:
+def test_examples_of_the_extension_guide_match_hand_values(root):
     expert = example(root, "### An expert")["Loudness"](kind="loudness")
     (frames,) = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])
     assert frames.shape == (3, expert.dim)
     assert frames[:2, 0] == pytest.approx(0.5)
     assert frames[2, 0] == pytest.approx((0.25 * 100 / 1600) ** 0.5)
     assert expert.bank_name().startswith("loudness-")
-
-
-def test_soft_max_loss_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
     term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
     assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
-
-
-def test_manhattan_score_of_the_extension_guide_matches_a_hand_value(root: Path) -> None:
     score = example(root, "### A score")["Manhattan"](kind="manhattan").build(2)
     clips, captions = (Embedded(torch.tensor(rows)) for rows in ([[1.0, 2.0]], [[1.0, 2.0], [0.0, 5.0]]))
     assert score(clips, captions).tolist() == [[0.0, -2.0]]
 
 
-def test_new_kinds_of_the_extension_guide_need_one_file_and_one_line_of_code_each(root: Path, copy: Path) -> None:
+def test_new_kinds_of_the_extension_guide_need_one_file_and_one_line_of_code_each(root, copy):
     steps = [guide(root / "system/EXTENDING.md", title) for title in CHANGED]
     for each in steps:
         follow(copy, each)
@@ -158,9 +151,7 @@ def test_new_kinds_of_the_extension_guide_need_one_file_and_one_line_of_code_eac
 
 
 @pytest.mark.slow
-def test_all_examples_of_the_extension_guide_train_together(
-    root: Path, copy: Path, world: Path, tmp_path: Path
-) -> None:
+def test_all_examples_of_the_extension_guide_train_together(root, copy, world, tmp_path):
     refusal = run(copy, "system", "check", write_recipe(world, tmp_path, CHANGED["### A score"]), fails=True)
     assert "unknown kind" in refusal
     everything: dict[str, Any] = {"losses": []}
@@ -176,8 +167,7 @@ def test_all_examples_of_the_extension_guide_train_together(
 
 
 @pytest.mark.slow
-def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
-    """A recipe's rank entry gives the scores of the seed."""
+def test_new_ranker_needs_one_file_and_one_line_of_code(root, copy, world, tmp_path):
     steps = guide(root / "system/EXTENDING.md", "### A ranker")
     entry = {"kind": "chance", "data": "evaluation", "seed": 3, "edition": "custom", "csv": True}
     content = tiny.recipe(world, tmp_path) | {"stages": {}, "rank": {"by_chance": entry}}
@@ -193,7 +183,7 @@ def test_new_ranker_needs_one_file_and_one_line_of_code(root: Path, copy: Path, 
     assert "by_chance" in run(copy, "submission", "report", tmp_path / "run", then=REPORTED.format(tmp_path / "run"))
 
 
-def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path, tmp_path: Path) -> None:
+def test_new_data_set_needs_one_file_and_one_line_of_code(root, copy, tmp_path):
     steps = guide(root / "data_tools/README.md", "## A data set of your own")
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
@@ -209,10 +199,7 @@ def test_new_data_set_needs_one_file_and_one_line_of_code(root: Path, copy: Path
 
 
 @pytest.mark.slow
-def test_recipe_examples_for_own_encoders_and_data_in_the_readme_run_as_written(
-    root: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The unchanged lines of recipes/README.md in a recipe; no file of the code changes."""
+def test_recipe_examples_for_own_encoders_and_data_in_the_readme_run_as_written(root, world, tmp_path, monkeypatch):
     text = (root / "recipes/README.md").read_text()
     section = text[text.index("## Your own idea") : text.index("## Blends and corrections")]
     encoder, source = (yaml.safe_load(code) for code in re.findall("```yaml\n(.*?)```", section, re.DOTALL))

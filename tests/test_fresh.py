@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 
 @pytest.mark.slow
-def test_data_tools_and_submission_work_without_torch(root: Path, shared: Path, tmp_path: Path) -> None:
+def test_data_tools_and_submission_work_without_torch(root, shared, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
     subprocess.run([python, "-m", "pip", "install", "-q", root], check=True, capture_output=True)

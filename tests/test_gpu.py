@@ -2,7 +2,6 @@
 
 import json
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import tiny
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 GPU = torch.device("cuda")
 
 
-def test_gpu_gradients_match_cpu_gradients(world: Path, tmp_path: Path) -> None:
+def test_gpu_gradients_match_cpu_gradients(world, tmp_path):
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
@@ -42,7 +41,7 @@ def test_gpu_gradients_match_cpu_gradients(world: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("longest", [None, 9])
-def test_batches_read_ahead_arrive_on_the_gpu_unchanged(world: Path, tmp_path: Path, longest: int | None) -> None:
+def test_batches_read_ahead_arrive_on_the_gpu_unchanged(world, tmp_path, longest):
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
@@ -58,9 +57,7 @@ def test_batches_read_ahead_arrive_on_the_gpu_unchanged(world: Path, tmp_path: P
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 @pytest.mark.parametrize("at_once", [None, 3])
-def test_training_on_the_gpu_works_in_every_precision(
-    world: Path, tmp_path: Path, precision: str, at_once: int | None
-) -> None:
+def test_training_on_the_gpu_works_in_every_precision(world, tmp_path, precision, at_once):
     stage = tiny.stage(epochs=6, steps_per_epoch=6, precision=precision, grad_cache_chunk=at_once)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -69,7 +66,7 @@ def test_training_on_the_gpu_works_in_every_precision(
     assert entry["mAP@10"] > 2 * entry["untrained"]
 
 
-def test_single_torchrun_process_trains_like_a_plain_one(world: Path, tmp_path: Path) -> None:
+def test_single_torchrun_process_trains_like_a_plain_one(world, tmp_path):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     assert main(["run", "--until=training", str(recipe), "--out", str(tmp_path / "plain")]) == 0
     done = together(1, [["run", "--until=training", recipe, "--out", tmp_path / "torchrun"]], tmp_path, "cuda")

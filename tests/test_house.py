@@ -35,7 +35,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_packages_import_each_other_in_one_direction_only(root: Path, room: str) -> None:
+def test_packages_import_each_other_in_one_direction_only(root, room):
     for path in sources(root, room):
         others = imported(tree_of(path)) & set(ROOMS) - {room}
         assert others <= MAY_IMPORT[room], f"{path} imports {others}"
@@ -51,8 +51,11 @@ def arrows(root: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_folders_have_no_circular_imports(root: Path) -> None:
+def test_folders_and_files_have_no_circular_imports(root):
     assert in_circles(arrows(root)) == []
+    assert in_circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+    assert in_circles(imports_of_files(root)) == []
 
 
 @functools.cache
@@ -84,14 +87,8 @@ def in_circles(graph: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def test_files_have_no_circular_imports(root: Path) -> None:
-    assert in_circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
-    assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
-    assert in_circles(imports_of_files(root)) == []
-
-
 @pytest.mark.parametrize("floor", ROOMS)
-def test_each_package_has_few_folders_and_few_imports_between_them(root: Path, floor: str) -> None:
+def test_each_package_has_few_folders_and_few_imports_between_them(root, floor):
     rooms = {path.relative_to(root / floor).parts[0] for path in sources(root, floor) if path.parent != root / floor}
     assert len(rooms) <= 16
     own = (arrows(root).get(f"{floor}.{room}", set()) for room in rooms)
@@ -99,7 +96,7 @@ def test_each_package_has_few_folders_and_few_imports_between_them(root: Path, f
 
 
 @pytest.mark.parametrize("room", ["data_tools", "submission"])
-def test_data_tools_and_submission_never_import_torch(root: Path, room: str) -> None:
+def test_data_tools_and_submission_never_import_torch(root, room):
     """The classifier is exempt, because it embeds sentences."""
     heavy = {"torch", "torchaudio", "transformers", "sentence_transformers"}
     for path in sources(root, room):
@@ -108,13 +105,13 @@ def test_data_tools_and_submission_never_import_torch(root: Path, room: str) -> 
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_files_have_at_most_400_lines(root: Path, room: str) -> None:
+def test_files_have_at_most_400_lines(root, room):
     for path in sources(root, room):
         text = path.read_text()
         assert len(text.splitlines()) <= 400, f"{path} is past 400 lines"
 
 
-def test_top_level_has_only_known_entries(root: Path) -> None:
+def test_top_level_has_only_known_entries(root):
     tracked = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in tracked.splitlines()}
     agreed = {"README.md", "pyproject.toml", "LICENSE", "recipes", *ROOMS, "tests"}
@@ -132,7 +129,7 @@ def verbs(room: str) -> list[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_verb_has_help_and_a_readme_example(root: Path, room: str) -> None:
+def test_every_verb_has_help_and_a_readme_example(root, room):
     readme = (root / room / "README.md").read_text()
     for verb in verbs(room):
         assert importlib.import_module(f"{room}.__main__").main([verb, "--help"]) == 0, f"{room} {verb}"
@@ -140,7 +137,7 @@ def test_every_verb_has_help_and_a_readme_example(root: Path, room: str) -> None
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_help_imports_no_torch(root: Path, room: str) -> None:
+def test_help_imports_no_torch(root, room):
     code = (
         "import sys, runpy\n"
         "sys.argv = ['-m', '--help']\n"
@@ -155,14 +152,13 @@ def test_help_imports_no_torch(root: Path, room: str) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_wrong_usage_of_every_program_is_refused(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_of_every_program_is_refused(room, capsys):
     for arguments in ([], ["nonsense"], ["--nonsense"]):
         assert importlib.import_module(f"{room}.__main__").main(arguments) == 2
         assert "usage:" in capsys.readouterr().err.lower()
 
 
-def test_no_model_is_loaded_with_trust_remote_code(root: Path) -> None:
-    """Every loader of transformers and sentence-transformers says trust_remote_code=False."""
+def test_no_model_is_loaded_with_trust_remote_code(root):
     found = 0
     for room in ROOMS:
         for path in sources(root, room):

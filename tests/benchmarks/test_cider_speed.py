@@ -41,8 +41,7 @@ def all_pairs(root: Path, cache: Path, *paths: Path) -> dict[str, Any]:
     command = [sys.executable, "-c", _ALL_PAIRS, *map(str, paths)]
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def official_rate(captions: list[list[str]], pairs: int) -> float:
@@ -77,7 +76,7 @@ def rate(captions: list[list[str]], rows: int) -> float:
     return rows * len(captions) / (time.perf_counter() - began)
 
 
-def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root: Path, shared: Path, tmp_path: Path) -> None:
+def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root, shared, tmp_path):
     from system.losses.cider import regex_tokens
 
     clotho = [shared / f"data/clotho/clotho_captions_{split}.csv" for split in ("development", "validation")]
@@ -96,7 +95,7 @@ def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root: Path, sh
         )
 
 
-def test_speed_of_cider_in_training_batches_is_measured(shared: Path, tmp_path: Path) -> None:
+def test_speed_of_cider_in_training_batches_is_measured(shared, tmp_path):
     from system.losses.cider import Cider, PercentileFactor, Relevance
 
     clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv")

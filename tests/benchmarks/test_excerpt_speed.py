@@ -4,7 +4,6 @@
 """
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +18,7 @@ RATE, SECONDS, LENGTH, CROPS = 32_000, 10, 120, 8
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_chosen_reader_is_not_much_slower_than_the_other(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_chosen_reader_is_not_much_slower_than_the_other(name, tmp_path, monkeypatch):
     warnings.simplefilter("ignore", DeprecationWarning)  # of librosa's imports
     librosa = pytest.importorskip("librosa")
     path = write_format(tmp_path / name, stereo(48_000, LENGTH), 48_000)

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -47,7 +46,7 @@ print(json.dumps({"files": len({name for name, _ in functions}), "functions": le
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unbroken")  # whose frames are there
-def test_few_python_files_are_loaded_before_the_first_training_step(root: Path, recipe: Path, tmp_path: Path) -> None:
+def test_few_python_files_are_loaded_before_the_first_training_step(root, recipe, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(root)}
     command = [sys.executable, "-c", COUNTING, str(root), str(recipe)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)

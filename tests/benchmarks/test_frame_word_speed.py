@@ -77,11 +77,10 @@ print(json.dumps({"seconds": seconds, "peak": after - before, "pairwise": slow})
 def measured(root: Path, code: str, *arguments: str) -> dict[str, float]:
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
-def test_time_and_memory_of_scoring_frames_against_words_in_evaluation_are_measured(root: Path) -> None:
+def test_time_and_memory_of_scoring_frames_against_words_in_evaluation_are_measured(root):
     found = measured(root, _EVALUATION)
     print(
         f"\n1,045 clips of 15 to 29 s, 5,225 captions, {found['seconds']:.0f} s ({found['cpu']:.0f} s of CPU "
@@ -91,7 +90,7 @@ def test_time_and_memory_of_scoring_frames_against_words_in_evaluation_are_measu
 
 
 @pytest.mark.parametrize("words", ["trained", "frozen"])
-def test_time_and_memory_of_scoring_frames_against_words_in_training_are_measured(words: str, root: Path) -> None:
+def test_time_and_memory_of_scoring_frames_against_words_in_training_are_measured(words, root):
     found = measured(root, _TRAINING, words)
     print(
         f"\n{words} words: 32 clips of 1,500 frames, 32 captions of 20 words, forward and backward "

@@ -35,7 +35,7 @@ def terms() -> dict[str, Loss]:
     return found
 
 
-def test_loss_time_is_compared_with_a_matrix_product_and_a_softmax() -> None:
+def test_loss_time_is_compared_with_a_matrix_product_and_a_softmax():
     torch.manual_seed(0)
     scores, other = torch.rand(SIZE, SIZE, requires_grad=True), torch.rand(SIZE, SIZE, requires_grad=True)
     same = torch.eye(SIZE, dtype=torch.bool)

@@ -63,7 +63,7 @@ def plain_seconds(folder: Path) -> float:
     return time.process_time() - began
 
 
-def test_start_time_of_verbs_check_and_train_with_many_audio_files_is_measured(tmp_path: Path) -> None:
+def test_start_time_of_verbs_check_and_train_with_many_audio_files_is_measured(tmp_path):
     few, many = tmp_path / "few", tmp_path / "many"
     seconds: dict[str, dict[str, float]] = {}
     sizes: dict[str, dict[str, float]] = {}

@@ -41,7 +41,7 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def test_bank_of_a_million_series_opens_quickly(tmp_path: Path) -> None:
+def test_bank_of_a_million_series_opens_quickly(tmp_path):
     facts = {"identity": {}, "dim": DIM, "dtype": "float16"}
     (tmp_path / "bank.json").write_text(json.dumps(facts))
     with (tmp_path / "x.index").open("w") as file:
@@ -82,7 +82,7 @@ def write_manifest_of(path: Path, count: int) -> None:
             file.write(json.dumps(clip, separators=(",", ":")) + "\n")
 
 
-def test_manifest_of_400_000_clips_takes_at_most_15_seconds_and_half_a_gigabyte(tmp_path: Path) -> None:
+def test_manifest_of_400_000_clips_takes_at_most_15_seconds_and_half_a_gigabyte(tmp_path):
     """As many as WavCaps has; the limit of memory counts the process and its imports."""
     path = tmp_path / "m.jsonl"
     write_manifest_of(path, 400_000)

@@ -9,7 +9,7 @@ import torch
 
 from submission.metrics.moments import score_moments
 from system.models.scores import MomentScore
-from system.moments.windows import By, Decoding, Grid
+from system.moments.windows import Decoding, Grid
 from system.ranking.windows import FrameSeries, find_windows
 
 pytestmark = pytest.mark.benchmark
@@ -19,7 +19,7 @@ QUERIES, SECONDS = 1_347, 300
 
 @pytest.mark.parametrize("by", ["overlap", "thresholds"])
 @pytest.mark.parametrize("rate", [1, 2])
-def test_moment_search_of_the_size_of_the_castella_test_split_takes_at_most_60_s_and_1_gb(rate: int, by: By) -> None:
+def test_moment_search_of_the_size_of_the_castella_test_split_takes_at_most_60_s_and_1_gb(rate, by):
     """Random scores of frames, 1 and 2 a second: within 60 s and 1 GB on two cores; scoring within 1 s."""
     frames, generator, grid = rate * SECONDS, torch.Generator().manual_seed(rate), Grid(1 / rate, 0.5 / rate)
     values = list(0.2 * torch.randn(QUERIES, frames, generator=generator))

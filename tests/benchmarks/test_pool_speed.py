@@ -20,7 +20,7 @@ class Drawn(Letters):
         return Embedded(torch.randn(len(texts), 384, generator=torch.manual_seed(1)))
 
 
-def test_best_of_200000_clips_are_found_in_a_tenth_of_a_second() -> None:
+def test_best_of_200000_clips_are_found_in_a_tenth_of_a_second():
     count = 200_000
     clips = [clip_of(Path(f"/sounds/{number}.wav")) for number in range(count)]
     search = searching(model_of(Drawn()), clips, Embedded(torch.randn(count, 384, generator=torch.manual_seed(0))))

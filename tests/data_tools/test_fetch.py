@@ -2,9 +2,7 @@
 
 import csv
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import soundfile
@@ -23,20 +21,20 @@ RULES = Criteria(0.4, (3.0, 120.0), tuple(LICENCES), PREFERENCES[:-1])
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Sandbox]:
+def site():
     with served(Sandbox(SOUNDS)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def crawled(site: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def crawled(site, tmp_path_factory):
     path = tmp_path_factory.mktemp("crawled") / "s.sqlite"
     assert main(["crawl", str(path), *FAST]) == 0
     return path
 
 
 @pytest.fixture
-def store(site: Sandbox, crawled: Path, tmp_path: Path) -> Path:
+def store(site, crawled, tmp_path):
     site.hidden, site.changes = set(), {}
     return shutil.copy(crawled, tmp_path / "s.sqlite")
 
@@ -55,14 +53,12 @@ def write_list(path: Path, ids: list[int]) -> Path:
 
 
 @pytest.mark.parametrize("option", [("--licences", "no-gen-ai"), ("--ai-preferences", "cc0")])
-def test_a_value_of_another_option_is_refused(
-    store: Path, site: Sandbox, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_value_of_another_option_is_refused(store, site, option, capsys):
     assert fetch(store, site, *option) == 1
     assert option[1] in capsys.readouterr().err
 
 
-def test_each_rule_refuses_the_sounds_that_it_should(store: Path, site: Sandbox, tmp_path: Path) -> None:
+def test_each_rule_refuses_the_sounds_that_it_should(store, site, tmp_path):
     rows = read_scores(write_scores(tmp_path / "scores.csv", [*falling_scores(site), (10**8, 0.9, "unknown")]))
     sounds = {number: site.sound(number) for number in site.ids()}
     enough = [number for number in sounds if 1 - number / (SOUNDS + 1) > 0.4]
@@ -87,7 +83,7 @@ def test_each_rule_refuses_the_sounds_that_it_should(store: Path, site: Sandbox,
         assert select(opened, exact, RULES._replace(threshold=0.1999), exclusions)[0]
 
 
-def test_fetched_sounds_are_flac_files_with_manifest_and_attribution(store: Path, site: Sandbox) -> None:
+def test_fetched_sounds_are_flac_files_with_manifest_and_attribution(store, site):
     out = store.parent / "out"
     assert fetch(store, site, "--limit", 4, "--rate", 16_000) == 0
     clips = read_manifest(out / "manifest.jsonl")
@@ -111,7 +107,7 @@ def test_fetched_sounds_are_flac_files_with_manifest_and_attribution(store: Path
     assert not site.seen, "nothing is asked for again"
 
 
-def test_sounds_whose_uploaders_have_changed_their_mind_are_replaced(store: Path, site: Sandbox) -> None:
+def test_sounds_whose_uploaders_have_changed_their_mind_are_replaced(store, site):
     assert fetch(store, site, "--limit", 3) == 0
     first = [int(clip.freesound_id or 0) for clip in read_manifest(store.parent / "out/manifest.jsonl")]
     for path in (store.parent / "out").glob("*.flac"):
@@ -124,7 +120,7 @@ def test_sounds_whose_uploaders_have_changed_their_mind_are_replaced(store: Path
     assert not set(first) & set(second)
 
 
-def test_excluded_sound_is_never_downloaded(store: Path, site: Sandbox, tmp_path: Path) -> None:
+def test_excluded_sound_is_never_downloaded(store, site, tmp_path):
     site.seen.clear()
     best = site.ids()[:30]
     never = write_list(tmp_path / "never.csv", best)
@@ -135,9 +131,7 @@ def test_excluded_sound_is_never_downloaded(store: Path, site: Sandbox, tmp_path
 
 
 @pytest.mark.parametrize("fault", ["missing", "page", "short", "cut"])
-def test_sound_that_cannot_be_fetched_is_listed_and_the_others_are_kept(
-    fault: str, store: Path, site: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sound_that_cannot_be_fetched_is_listed_and_the_others_are_kept(fault, store, site, monkeypatch):
     bad = []
 
     def transfer(url: str, path: Path) -> None:
@@ -160,7 +154,7 @@ def test_sound_that_cannot_be_fetched_is_listed_and_the_others_are_kept(
     assert not list(out.glob("*.mp3"))
 
 
-def test_titles_of_strangers_are_never_paths(store: Path, site: Sandbox) -> None:
+def test_titles_of_strangers_are_never_paths(store, site):
     site.changes = {number: {"name": "../../../escaped.flac"} for number in site.ids()}
     assert fetch(store, site, "--limit", 2) == 0
     assert not list(store.parent.parent.rglob("escaped*"))
@@ -180,14 +174,14 @@ def test_titles_of_strangers_are_never_paths(store: Path, site: Sandbox) -> None
         ("freesound_id,score,text\n7,0.5\n", "line 2"),
     ],
 )
-def test_bad_tables_of_scores_are_refused(text: str, word: str, store: Path, site: Sandbox, capsys: Any) -> None:
+def test_bad_tables_of_scores_are_refused(text, word, store, site, capsys):
     (store.parent / "scores.csv").write_text(text)
     assert fetch(store, site) == 1
     assert word in capsys.readouterr().err
     assert not (store.parent / "out").exists()
 
 
-def test_exclusion_lists_must_be_named_or_refused(store: Path, site: Sandbox, capsys: Any) -> None:
+def test_exclusion_lists_must_be_named_or_refused(store, site, capsys):
     scores = write_scores(store.parent / "scores.csv", falling_scores(site))
     assert main(["fetch", str(store), "--scores", str(scores), "--out", str(store.parent / "out")]) == 2
     assert "--exclude" in capsys.readouterr().err

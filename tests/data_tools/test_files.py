@@ -2,9 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +26,7 @@ HOLD = "import sys, pathlib\nfrom data_tools.files import lock_of\n"
 HOLD += "with lock_of(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    input()"
 
 
-def test_only_temporary_files_of_ended_processes_are_removed(tmp_path: Path) -> None:
+def test_only_temporary_files_of_ended_processes_are_removed(tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
@@ -50,9 +47,7 @@ def test_only_temporary_files_of_ended_processes_are_removed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("write", [replacing, replacing_folder])
-def test_error_of_a_failed_write_names_the_target_and_leaves_nothing(
-    tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]
-) -> None:
+def test_error_of_a_failed_write_names_the_target_and_leaves_nothing(tmp_path, write):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "full").touch()
 
@@ -67,17 +62,16 @@ def test_error_of_a_failed_write_names_the_target_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["a" * 255, "狗" * 85])
-def test_files_with_the_longest_allowed_names_are_written(name: str, tmp_path: Path) -> None:
+def test_files_with_the_longest_allowed_names_are_written(name, tmp_path):
     with lock_of(tmp_path / name):
         write_text(tmp_path / name, "text")
     assert (tmp_path / name).read_text() == "text"
 
 
-def test_lock_keeps_other_processes_out_until_its_holder_ends_or_dies(tmp_path: Path, root: Path) -> None:
+def test_lock_keeps_other_processes_out_until_its_holder_ends_or_dies(tmp_path, root):
     path = tmp_path / "a.csv"
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
         try:
             assert holder.stdout.readline() == "held\n"
             with pytest.raises(DataError, match="another process"), lock_of(path):
@@ -89,7 +83,7 @@ def test_lock_keeps_other_processes_out_until_its_holder_ends_or_dies(tmp_path: 
             pass
 
 
-def test_quick_checksum_reads_the_size_the_ends_and_short_blocks(tmp_path: Path) -> None:
+def test_quick_checksum_reads_the_size_the_ends_and_short_blocks(tmp_path):
     content = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
     contents = {
         "one": content,
@@ -113,7 +107,7 @@ class _Point(BaseModel):
     tags: list[str] = []
 
 
-def test_json_survives_a_round_trip_and_its_faults_have_a_place(tmp_path: Path) -> None:
+def test_json_survives_a_round_trip_and_its_faults_have_a_place(tmp_path):
     path = tmp_path / "p.json"
     write_json(path, {"x": 3, "tags": ["日本\n"]})
     assert read_json(path) == {"x": 3, "tags": ["日本\n"]}
@@ -134,7 +128,7 @@ def test_json_survives_a_round_trip_and_its_faults_have_a_place(tmp_path: Path) 
 YAML = 'rate: 1e-4\nanswer: yes\ntext: "7"\nnone: ~\nlist: [1, {deep: .5}]\nsame: &a [x]\nagain: *a\n'
 
 
-def test_yaml_has_the_values_of_version_1_2_and_the_line_of_each() -> None:
+def test_yaml_has_the_values_of_version_1_2_and_the_line_of_each():
     found = parse(YAML)
     assert not found.problems
     assert found.value == {

@@ -1,7 +1,5 @@
 """Files of published frames in place of audio."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ FRAMES = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", "int16"])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_frames_of_any_number_type_keep_their_values(tmp_path: Path, dtype: str, order: str) -> None:
+def test_frames_of_any_number_type_keep_their_values(tmp_path, dtype, order):
     np.save(tmp_path / "x.npy", np.asarray(FRAMES, dtype, order=order))
     np.savez_compressed(tmp_path / "x.npz", first=FRAMES.astype(dtype), other=FRAMES[:2].astype(dtype))
     for path, array in ((tmp_path / "x.npy", None), (tmp_path / "x.npz", None), (tmp_path / "x.npz", "first")):
@@ -35,7 +33,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_arrays_that_are_not_frames_are_refused(tmp_path: Path, kind: str) -> None:
+def test_arrays_that_are_not_frames_are_refused(tmp_path, kind):
     np.save(tmp_path / "x.npy", BAD[kind])
     np.savez(tmp_path / "x.npz", good=FRAMES, bad=BAD[kind])
     for path, array in ((tmp_path / "x.npy", None), (tmp_path / "x.npz", "bad")):
@@ -44,7 +42,7 @@ def test_arrays_that_are_not_frames_are_refused(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz"])
-def test_damaged_or_missing_file_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_damaged_or_missing_file_is_refused(tmp_path, suffix):
     path = tmp_path / f"x.{suffix}"
     np.save(path, FRAMES) if suffix == "npy" else np.savez(path, FRAMES)
     whole = path.read_bytes()
@@ -60,5 +58,5 @@ def test_damaged_or_missing_file_is_refused(tmp_path: Path, suffix: str) -> None
         read_frames(tmp_path / "y.npz", "absent")
 
 
-def test_suffix_tells_frames_from_audio() -> None:
+def test_suffix_tells_frames_from_audio():
     assert [holds_frames(name) for name in ("a.npz", "a.NPY", "a.wav", "npz")] == [True, True, False, False]

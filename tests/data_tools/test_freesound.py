@@ -17,7 +17,7 @@ from data_tools.freesound.store import open_store
 
 
 @pytest.fixture
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def no_waits(monkeypatch):
     """Seconds that clients wanted to wait; they wait none."""
     waits: list[float] = []
     monkeypatch.setattr(api_module.time, "sleep", waits.append)
@@ -28,7 +28,7 @@ def crawl(path: Path, *options: str) -> int:
     return main(["crawl", str(path), *FAST, *options])
 
 
-def test_crawl_stores_every_sound_with_one_request_per_block(tmp_path: Path) -> None:
+def test_crawl_stores_every_sound_with_one_request_per_block(tmp_path):
     with served(Sandbox(700)) as server:
         assert crawl(tmp_path / "s.sqlite") == 0
         assert stored(tmp_path / "s.sqlite") == truth(server)
@@ -38,7 +38,7 @@ def test_crawl_stores_every_sound_with_one_request_per_block(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("no_waits")
 @pytest.mark.parametrize("seed", range(2))
-def test_faulty_server_with_broken_and_missing_sounds_is_read_completely(seed: int, tmp_path: Path) -> None:
+def test_faulty_server_with_broken_and_missing_sounds_is_read_completely(seed, tmp_path):
     draw = random.Random(seed)
     broken, nulls = draw.sample(range(1, 250), 3), draw.sample(range(1, 250), 10)
     with served(Sandbox(250, seed, faults=0.1, broken=broken, nulls=nulls)) as server:
@@ -46,9 +46,7 @@ def test_faulty_server_with_broken_and_missing_sounds_is_read_completely(seed: i
         assert stored(tmp_path / "s.sqlite") == truth(server)
 
 
-def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(tmp_path, monkeypatch):
     path = tmp_path / "s.sqlite"
     with served(Sandbox(1000)) as server:
         get = Api._get
@@ -71,7 +69,7 @@ def test_crawl_that_is_stopped_anywhere_continues_and_stores_everything(
         assert len(server.seen) - before == 1 + 7 - 4, "finished blocks are not read again"
 
 
-def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(crawl_module, "LATE", 1)
     path = tmp_path / "s.sqlite"
     with served(Sandbox(450)) as server:
@@ -85,9 +83,7 @@ def test_later_crawl_reads_new_sounds_and_late_ones(tmp_path: Path, monkeypatch:
         assert len(server.seen) < 6, "old blocks are not read again"
 
 
-def test_stopped_refresh_continues_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stopped_refresh_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     path = tmp_path / "s.sqlite"
     with served(Sandbox(1000)) as server:
         assert crawl(path) == 0
@@ -113,7 +109,7 @@ def test_stopped_refresh_continues_where_it_stopped(
         assert len(stored(path, "id")) == sum(licence == "new" for _, licence in stored(path, "id, license"))
 
 
-def test_changed_preferences_are_found_by_refresh_and_deleted_sounds_are_kept(tmp_path: Path) -> None:
+def test_changed_preferences_are_found_by_refresh_and_deleted_sounds_are_kept(tmp_path):
     path = tmp_path / "s.sqlite"
     with served(Sandbox(300)) as server:
         assert crawl(path) == 0
@@ -124,9 +120,7 @@ def test_changed_preferences_are_found_by_refresh_and_deleted_sounds_are_kept(tm
         assert dict(stored(path, "id, gen_ai_preference"))[server.ids()[9]] == "no-gen-ai"
 
 
-def test_crawl_warns_if_an_index_that_is_being_rebuilt_hides_sounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_crawl_warns_if_an_index_that_is_being_rebuilt_hides_sounds(tmp_path, monkeypatch, caplog):
     path = tmp_path / "s.sqlite"
     with served(Sandbox(600)) as server:
         sounds = Api.sounds
@@ -147,9 +141,7 @@ def test_crawl_warns_if_an_index_that_is_being_rebuilt_hides_sounds(
 
 
 @pytest.mark.parametrize("status", [400, 414])
-def test_search_that_the_server_finds_too_long_is_halved(
-    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_that_the_server_finds_too_long_is_halved(status, tmp_path, monkeypatch):
     with served(Sandbox(300)) as server:
         get = Api._get
 
@@ -163,7 +155,7 @@ def test_search_that_the_server_finds_too_long_is_halved(
         assert stored(tmp_path / "s.sqlite") == truth(server)
 
 
-def test_search_that_the_server_refuses_for_one_id_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_that_the_server_refuses_for_one_id_is_an_error(tmp_path, monkeypatch):
     def refuses(self: Api, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return 400, {"detail": "unknown field"}
 
@@ -173,7 +165,7 @@ def test_search_that_the_server_refuses_for_one_id_is_an_error(tmp_path: Path, m
         Api(store).sounds(list(range(1, 151)))
 
 
-def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path, monkeypatch):
     now = [1e9]
     sent: list[float] = []
 
@@ -197,7 +189,7 @@ def test_limits_hold_over_restarts_in_any_minute_and_day(tmp_path: Path, monkeyp
     assert sent[5] - sent[0] < 60, "no needless wait"
 
 
-def test_key_is_sent_to_the_api_only_and_stored_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_key_is_sent_to_the_api_only_and_stored_nowhere(tmp_path, capfd):
     with served(Sandbox(160)) as server:
         assert main(["-v", "crawl", str(tmp_path / "s.sqlite"), *FAST]) == 0
         scores = write_scores(tmp_path / "scores.csv", falling_scores(server))
@@ -223,9 +215,7 @@ def test_key_is_sent_to_the_api_only_and_stored_nowhere(tmp_path: Path, capfd: p
         ({"FREESOUND_API": "http://freesound.org.evil.example"}, "machine"),
     ],
 )
-def test_wrong_keys_and_addresses_are_refused(
-    variables: dict[str, str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_wrong_keys_and_addresses_are_refused(variables, word, tmp_path, monkeypatch, capsys):
     with served(Sandbox(10)):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -233,7 +223,7 @@ def test_wrong_keys_and_addresses_are_refused(
     assert word in capsys.readouterr().err
 
 
-def test_dry_run_asks_for_one_block_and_stores_nothing(tmp_path: Path, capsys: Any) -> None:
+def test_dry_run_asks_for_one_block_and_stores_nothing(tmp_path, capsys):
     with served(Sandbox(700)) as server:
         assert crawl(tmp_path / "s.sqlite", "--dry-run") == 0
         assert len(server.seen) == 2
@@ -241,7 +231,7 @@ def test_dry_run_asks_for_one_block_and_stores_nothing(tmp_path: Path, capsys: A
     assert not list(tmp_path.iterdir())
 
 
-def test_status_reads_a_store_that_another_process_writes(tmp_path: Path, capsys: Any) -> None:
+def test_status_reads_a_store_that_another_process_writes(tmp_path, capsys):
     with served(Sandbox(160)):
         assert crawl(tmp_path / "s.sqlite") == 0
     with open_store(tmp_path / "s.sqlite") as store:
@@ -252,7 +242,7 @@ def test_status_reads_a_store_that_another_process_writes(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("content", [None, b"not a database" * 99])
-def test_file_that_is_no_store_is_refused(content: bytes | None, tmp_path: Path, capsys: Any) -> None:
+def test_file_that_is_no_store_is_refused(content, tmp_path, capsys):
     path = tmp_path / "s.sqlite"
     if content is not None:
         path.write_bytes(content)

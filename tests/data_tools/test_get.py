@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
@@ -27,7 +26,7 @@ needs_7z = pytest.mark.skipif(not HAS_7Z, reason="needs the program 7z")
 
 
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def published(tmp_path, monkeypatch):
     """A folder with small files of Clotho's published names; their checksums are the expected ones."""
     folder = tmp_path / "server"
     folder.mkdir()
@@ -59,7 +58,7 @@ class Folder(Quiet, SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def mirror(published: Path) -> Iterator[str]:
+def mirror(published):
     """The address of a local server of these files."""
     with serving(partial(Folder, directory=published)) as address:
         yield address
@@ -71,7 +70,7 @@ def command(tmp_path: Path, mirror: str, *more: str) -> list[str]:
 
 
 @needs_7z
-def test_get_clotho_makes_a_checked_manifest(mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_get_clotho_makes_a_checked_manifest(mirror, tmp_path, capsys):
     assert main(command(tmp_path, mirror)) == 0
     shown = capsys.readouterr().out
     assert "Clotho v2.1: audio under each file's Freesound licence" in shown
@@ -94,9 +93,7 @@ def test_get_clotho_makes_a_checked_manifest(mirror: str, tmp_path: Path, capsys
 
 
 @needs_7z
-def test_interrupted_get_is_resumed(
-    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_get_is_resumed(mirror, tmp_path, monkeypatch, capsys):
     finish, calls = module.write_text, []
 
     def killed(path: Path, text: str) -> None:
@@ -118,9 +115,7 @@ def test_interrupted_get_is_resumed(
 
 @needs_7z
 @pytest.mark.parametrize("change", ["cut", "other", "missing"])
-def test_error_of_verb_get_names_a_damaged_or_missing_archive(
-    change: str, published: Path, mirror: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_of_verb_get_names_a_damaged_or_missing_archive(change, published, mirror, tmp_path, capsys):
     archive = published / "clotho_audio_validation.7z"
     whole = archive.read_bytes()
     changed = {"cut": whole[:-50], "other": (published / "clotho_audio_evaluation.7z").read_bytes()}
@@ -133,9 +128,7 @@ def test_error_of_verb_get_names_a_damaged_or_missing_archive(
     assert main(command(tmp_path, mirror)) == 0, "it goes on where it stopped"
 
 
-def test_get_reports_a_missing_7z_program_before_the_download(
-    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_reports_a_missing_7z_program_before_the_download(mirror, tmp_path, monkeypatch, capsys):
     archive = "clotho_audio_validation.7z"
     files = (*SETS["clotho"].files[:6], PublishedFile(f"https://example.org/{archive}", archive))
     monkeypatch.setitem(SETS, "clotho", SETS["clotho"]._replace(files=files))
@@ -197,7 +190,7 @@ MADE = {
 
 
 @pytest.fixture
-def site(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+def site(name, tmp_path, monkeypatch):
     """A folder with the published files of a data set, and the address of its server."""
     server, made = tmp_path / "server", tmp_path / "made"
     server.mkdir()
@@ -218,9 +211,7 @@ def site(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @needs_7z
 @pytest.mark.parametrize("name", MADE)
-def test_get_makes_the_manifests_of_every_data_set(
-    name: str, site: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_makes_the_manifests_of_every_data_set(name, site, capsys):
     _, address = site
     assert main(["get", name, "--mirror", address]) == 0
     found = {
@@ -237,9 +228,7 @@ def test_get_makes_the_manifests_of_every_data_set(
 
 @needs_7z
 @pytest.mark.parametrize("name", ["castella", "wavcaps"])
-def test_get_refuses_a_damaged_castella_or_wavcaps_archive(
-    name: str, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_refuses_a_damaged_castella_or_wavcaps_archive(name, site, monkeypatch, capsys):
     server, address = site
     files = tuple(file._replace(md5="") for file in SETS[name].files)
     monkeypatch.setitem(SETS, name, SETS[name]._replace(files=files))
@@ -254,9 +243,7 @@ def test_get_refuses_a_damaged_castella_or_wavcaps_archive(
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_dry_run_of_get_prints_commands_without_a_network(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_of_get_prints_commands_without_a_network(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["get", name, "--dry-run"]) == 0
     shown = capsys.readouterr().out
@@ -265,9 +252,7 @@ def test_dry_run_of_get_prints_commands_without_a_network(
     assert not list(tmp_path.iterdir())
 
 
-def test_files_of_a_zenodo_record_are_fetched_and_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_a_zenodo_record_are_fetched_and_verified(tmp_path, monkeypatch, capsys):
     server, folder = tmp_path / "server", tmp_path / "data/castella_features"
     (server / "records").mkdir(parents=True)
     (server / "content").write_bytes(b"frames")
@@ -285,7 +270,7 @@ def test_files_of_a_zenodo_record_are_fetched_and_verified(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A disk of 2 MB."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -299,9 +284,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @needs_7z
 @pytest.mark.parametrize("room", [16_384, 65_536])
-def test_get_reports_a_full_disk_and_is_resumed_after_space_is_freed(
-    mirror: str, small_disk: Path, tmp_path: Path, room: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_reports_a_full_disk_and_is_resumed_after_space_is_freed(mirror, small_disk, tmp_path, room, capsys):
     (small_disk / "other").write_bytes(bytes(2 * 2**20 - room))
     text = failure(capsys, *command(tmp_path, mirror))
     assert text.startswith(f"error: {small_disk}/clotho/clotho_")

@@ -26,7 +26,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Clock:
+def clock(monkeypatch, caplog):
     found = Clock()
     monkeypatch.setattr("tqdm.std.time", found)
     caplog.set_level("INFO")
@@ -37,7 +37,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "data_tools.cli"]
 
 
-def test_progress_is_logged_about_every_minute(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged_about_every_minute(clock, caplog):
     with progress("openl3 frames", 4000, "clip") as bar:
         for _ in range(300):
             clock.now += 0.5
@@ -47,7 +47,7 @@ def test_progress_is_logged_about_every_minute(clock: Clock, caplog: pytest.LogC
     assert "480/4000 [02:00<14:40" in second
 
 
-def test_shown_time_left_uses_the_rate_of_this_process_only(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_shown_time_left_uses_the_rate_of_this_process_only(clock, caplog):
     with progress("finetune", 1000, "step", done=900) as bar:
         clock.now += 60
         bar.set_postfix_str("loss 0.1234", refresh=False)
@@ -58,9 +58,7 @@ def test_shown_time_left_uses_the_rate_of_this_process_only(clock: Clock, caplog
     assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
 
 
-def test_loop_with_progress_yields_every_item_and_logs_the_total_if_known(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_loop_with_progress_yields_every_item_and_logs_the_total_if_known(monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr(cli, "PROGRESS_SECONDS", 0.0)
     assert list(each("ab", "letters", "letter")) == ["a", "b"]
@@ -68,7 +66,7 @@ def test_loop_with_progress_yields_every_item_and_logs_the_total_if_known(
     assert [word for line in said(caplog) for word in ("1/2", "2/2") if word in line] == ["1/2", "2/2"]
 
 
-def test_short_work_logs_no_progress(caplog: pytest.LogCaptureFixture) -> None:
+def test_short_work_logs_no_progress(caplog):
     caplog.set_level("INFO")
     with progress("pretrain", 2, "step") as bar:
         bar.update(2)
@@ -107,7 +105,7 @@ def shown_in_a_terminal(root: Path, code: str) -> str:
     return output.decode()
 
 
-def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
+def test_terminal_log_lines_appear_above_the_bar(root):
     output = shown_in_a_terminal(root, IN_A_TERMINAL)
     screen = [line.split("\r")[-1].replace("\x1b[A", "") for line in output.replace("\r\n", "\n").split("\n")]
     for n in range(4):
@@ -117,7 +115,7 @@ def test_terminal_log_lines_appear_above_the_bar(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_quiet_verb_shows_no_bar(root: Path, tmp_path: Path) -> None:
+def test_quiet_verb_shows_no_bar(root, tmp_path):
     command = f"-q scenes {tmp_path} --seed 1 --development 4 --validation 4 --evaluation 4"
     verb = "import sys; from data_tools.__main__ import main; sys.exit(main({!r}.split()))"
     assert "100%" in shown_in_a_terminal(root, verb.format(command[3:].replace(str(tmp_path), f"{tmp_path}/loud")))

@@ -55,7 +55,7 @@ def extra_wordings(name: str) -> set[str]:
     return {text.lower() for pair in phrasings(name, "validation") for text in pair}
 
 
-def test_queries_have_all_windows_of_a_class_and_every_recording_has_one() -> None:
+def test_queries_have_all_windows_of_a_class_and_every_recording_has_one():
     event = TimedEvent("dog", None, round(9.1239 * RATE), np.zeros(round(2.5 * RATE)))
     for seed in range(20):
         both = [event, event._replace(start=20 * RATE)]
@@ -65,7 +65,7 @@ def test_queries_have_all_windows_of_a_class_and_every_recording_has_one() -> No
 
 
 @pytest.mark.slow
-def test_gaps_and_lengths_of_drawn_events_are_within_the_given_ranges() -> None:
+def test_gaps_and_lengths_of_drawn_events_are_within_the_given_ranges():
     gaps, repeats = [], 0
     for seed in range(5):
         end, before = 0, None
@@ -83,14 +83,11 @@ def test_gaps_and_lengths_of_drawn_events_are_within_the_given_ranges() -> None:
     assert repeats > 0
 
 
-def test_event_may_end_with_the_recording_but_not_after_it() -> None:
+def test_events_end_with_the_recording_and_with_an_audible_sample(tmp_path):
     timeline = draw_timeline(np.random.default_rng(1), SYNTHETIC, 60 * RATE)
     for n, count in ((timeline[-1].end, len(timeline)), (timeline[-1].end - 1, len(timeline) - 1)):
         assert len(draw_timeline(np.random.default_rng(1), SYNTHETIC, n)) == count
-
-
-def test_event_ends_with_its_last_audible_sample(tmp_path: Path) -> None:
-    """A beep that is repeated with pauses; in some draws its time ends within a pause."""
+    # A beep that is repeated with pauses; in some draws its time ends within a pause.
     soundfile.write(tmp_path / "a.wav", 0.5 * np.sin(np.arange(RATE // 4)), RATE)
     pool = {name: [Recording(tmp_path / "a.wav", "", "", "")] for name in ("cat", "dog")}
     timeline = draw_timeline(np.random.default_rng(1), pool, 300 * RATE)
@@ -99,7 +96,7 @@ def test_event_ends_with_its_last_audible_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scenes_with_moments_contain_all_windows_of_each_query(tmp_path: Path) -> None:
+def test_scenes_with_moments_contain_all_windows_of_each_query(tmp_path):
     out = make(tmp_path / "m", "--heldout-phrasings", 0.2, counts=(12, 9, 12))
     clips = {clip.id: clip for clip in read_manifest(out / "manifest.jsonl")}
     moments = read_moments(out / "moments.jsonl", list(clips.values()))
@@ -131,7 +128,7 @@ def test_scenes_with_moments_contain_all_windows_of_each_query(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_synthetic_recording_stays_the_same_if_more_recordings_are_made(tmp_path: Path) -> None:
+def test_synthetic_recording_stays_the_same_if_more_recordings_are_made(tmp_path):
     few, many = make(tmp_path / "a" / "m"), make(tmp_path / "b" / "m", counts=(8, 3, 4))
     before, after = files(few), files(many)
     audio = {name for name in before if name.endswith(".wav")}
@@ -142,9 +139,7 @@ def test_synthetic_recording_stays_the_same_if_more_recordings_are_made(tmp_path
 
 
 @pytest.mark.slow
-def test_missing_files_of_synthetic_recordings_are_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_files_of_synthetic_recordings_are_made_again(tmp_path, capsys):
     out = make(tmp_path / "m")
     whole = files(out)
     for name in ("evaluation/m_evaluation_00002.wav", "moments.jsonl"):
@@ -155,16 +150,14 @@ def test_missing_files_of_synthetic_recordings_are_made_again(
 
 
 @pytest.mark.parametrize("argv", [("--heldout-phrasings", 1), ("--captions", 1)])
-def test_inconsistent_moment_settings_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[object, ...]
-) -> None:
+def test_inconsistent_moment_settings_are_refused(tmp_path, capsys, argv):
     assert main([str(word) for word in ("scenes", tmp_path / "m", "--seed", 1, "--moments", *argv)]) in (1, 2)
     assert str(argv[0]) in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.slow
-def test_real_recordings_are_used_in_one_split_only(shared: Path, tmp_path: Path) -> None:
+def test_real_recordings_are_used_in_one_split_only(shared, tmp_path):
     out = make(tmp_path / "m", "--recordings", shared / "data" / "esc10", counts=(9, 9, 9))
     clips = read_manifest(out / "manifest.jsonl")
     assert {clip.seconds for clip in clips} == {60.0}
@@ -175,7 +168,7 @@ def test_real_recordings_are_used_in_one_split_only(shared: Path, tmp_path: Path
     assert all(event.name in SOUNDS for event in timeline)
 
 
-def test_validation_queries_include_a_phrasing_that_no_other_split_uses() -> None:
+def test_validation_queries_include_a_phrasing_that_no_other_split_uses():
     """Only if phrasings are held out. Training and the test draw the same texts as without it."""
     assert all(not {*phrasings(name, "validation")} & {*phrasings(name)} for name in [*CLASSES, "can_opening"])
     for name in ("dog", "can_opening"):

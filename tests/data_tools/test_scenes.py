@@ -16,6 +16,7 @@ from data_files import failure, wordings
 
 from data_tools.__main__ import main
 from data_tools.check import check_clips
+from data_tools.datasets.clotho import hold_out
 from data_tools.errors import DataError
 from data_tools.manifest import read_manifest
 from data_tools.scenes.build import Settings, ceiling, plan_split
@@ -44,7 +45,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def esc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def esc(tmp_path_factory):
     """ESC-50's published layout at 44.1 kHz: 5 folds of 4 categories, one of them in one fold only."""
     folder = tmp_path_factory.mktemp("esc")
     rows = []
@@ -70,7 +71,7 @@ def recording(path: Path) -> Recording:
     return Recording(path, "", "", "")
 
 
-def test_silent_ends_of_recordings_are_removed(esc: Path, tmp_path: Path) -> None:
+def test_parts_of_recordings_have_no_silent_ends_and_contain_loud_sound(esc, tmp_path):
     pool = read_recordings(esc, ["1", "3"])
     assert {name: len(found) for name, found in pool.items()} == {"cat": 2, "dog": 4, "rain": 4, "vacuum_cleaner": 4}
     for found in pool["dog"]:
@@ -85,9 +86,6 @@ def test_silent_ends_of_recordings_are_removed(esc: Path, tmp_path: Path) -> Non
     soundfile.write(tmp_path / "one.wav", [0.5], SAMPLE_RATE)
     assert len(cut(recording(tmp_path / "one.wav"), generator(1), 100)) == 1
     assert len(cut(recording(tmp_path / "one.wav"), generator(1), 10_000, fill=True)) == 10_000
-
-
-def test_random_parts_cut_from_a_recording_contain_loud_sound(tmp_path: Path) -> None:
     bark = 0.5 * np.sin(np.arange(4000))
     soundfile.write(tmp_path / "x.wav", np.concatenate([bark, np.zeros(30_000), bark]), SAMPLE_RATE)
     parts = [cut(recording(tmp_path / "x.wav"), generator(n), 8000) for n in range(100)]
@@ -95,7 +93,7 @@ def test_random_parts_cut_from_a_recording_contain_loud_sound(tmp_path: Path) ->
     assert len({part.tobytes() for part in parts}) > 50
 
 
-def test_invalid_recording_folders_are_refused(esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_recording_folders_are_refused(esc, tmp_path, capsys):
     argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings")
     assert "not in ESC-50's layout" in failure(capsys, *argv, tmp_path)
     table = tmp_path / "esc10.csv"
@@ -124,7 +122,7 @@ def make(out: Path, *argv: object, counts: tuple[int, int, int] = (10, 5, 5)) ->
     return out
 
 
-def test_no_recording_is_used_in_two_splits_of_scenes(esc: Path, tmp_path: Path) -> None:
+def test_no_recording_is_used_in_two_splits_of_scenes(esc, tmp_path):
     out = make(tmp_path / "rec", "--recordings", esc, counts=(60, 20, 20))
     folds, licences = defaultdict(set), set()
     for split in ("development", "validation", "evaluation"):
@@ -138,11 +136,10 @@ def test_no_recording_is_used_in_two_splits_of_scenes(esc: Path, tmp_path: Path)
     assert {"CC0", "CC-BY", "CC0; CC-BY", "CC-BY; CC0"} == licences
     clip = read_manifest(out / "manifest.jsonl")[0]
     assert clip.freesound_id is None
-    assert clip.uploader is not None
     assert clip.uploader.startswith("author ")
 
 
-def test_scenes_from_esc10_have_its_events_and_licences(shared: Path, tmp_path: Path) -> None:
+def test_scenes_from_esc10_have_its_events_and_licences(shared, tmp_path):
     out = make(tmp_path / "esc", "--recordings", shared / "data" / "esc10")
     clips = read_manifest(out / "manifest.jsonl")
     assert len(clips) == 20
@@ -163,11 +160,11 @@ def test_scenes_from_esc10_have_its_events_and_licences(shared: Path, tmp_path: 
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scenes(tmp_path_factory):
     return make(tmp_path_factory.mktemp("made") / "synth", "--heldout-phrasings", "0.2")
 
 
-def test_scene_folder_has_clothos_layout(scenes: Path, tmp_path: Path) -> None:
+def test_scene_folder_has_clothos_layout(scenes, tmp_path):
     clips = read_manifest(scenes / "manifest.jsonl")
     assert Counter(clip.split for clip in clips) == {"development": 10, "validation": 5, "evaluation": 5}
     assert {(clip.source, clip.seconds, len(clip.captions)) for clip in clips} == {("synth", 8.0, 5)}
@@ -190,7 +187,7 @@ def test_scene_folder_has_clothos_layout(scenes: Path, tmp_path: Path) -> None:
     assert all(not name.startswith(".") for name in (path.name for path in (scenes / "development").iterdir()))
 
 
-def test_scene_files_are_reproducible_and_independent_of_other_splits(scenes: Path, tmp_path: Path) -> None:
+def test_scene_files_are_reproducible_and_independent_of_other_splits(scenes, tmp_path):
     first = hashes(scenes)
     assert len(first) == 20 + 6 + 3
     assert hashes(make(tmp_path / "synth", "--heldout-phrasings", "0.2")) == first
@@ -206,7 +203,7 @@ def test_scene_files_are_reproducible_and_independent_of_other_splits(scenes: Pa
 
 
 @pytest.mark.slow
-def test_held_out_wordings_are_used_only_in_evaluation(tmp_path: Path) -> None:
+def test_held_out_wordings_are_used_only_in_evaluation(tmp_path):
     out = make(tmp_path / "s", "--heldout-phrasings", "0.2", counts=(60, 30, 60))
     names = {row["file_name"]: row for _, row in read_table(out / "labels.csv", [])}
     unseen = Counter()
@@ -225,11 +222,14 @@ def test_held_out_wordings_are_used_only_in_evaluation(tmp_path: Path) -> None:
     assert unseen["evaluation", "template"] > 20
 
 
-def test_captions_of_the_test_split_are_unique() -> None:
+def test_captions_of_the_test_split_are_unique_or_refused():
     settings = Settings(name="many", seed=5, counts={"development": 200, "evaluation": 300})
     texts = {split: read_captions(settings, split) for split in settings.counts}
     assert len(texts["evaluation"]) == len(set(texts["evaluation"])) == 1500
     assert len(set(texts["development"])) < len(texts["development"]), "the test has no repeated wording to avoid"
+    pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
+    with pytest.raises(DataError, match=r"no unused caption is left for a scene of one .*; ask for fewer clips"):
+        plan_split(Settings(name="many", seed=5, counts={"evaluation": 2000}), "evaluation", pool)
 
 
 def read_captions(settings: Settings, split: str) -> list[str]:
@@ -237,21 +237,15 @@ def read_captions(settings: Settings, split: str) -> list[str]:
     return [text for scene in plan_split(settings, split, pool) for text in scene.captions]
 
 
-def test_evaluation_split_with_more_scenes_than_possible_captions_is_refused() -> None:
-    pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
-    with pytest.raises(DataError, match=r"no unused caption is left for a scene of one .*; ask for fewer clips"):
-        plan_split(Settings(name="many", seed=5, counts={"evaluation": 2000}), "evaluation", pool)
-
-
 @pytest.mark.parametrize("captions", ["1", "noisy"])
-def test_scenes_verb_makes_one_caption_per_clip_if_requested(tmp_path: Path, captions: str) -> None:
+def test_scenes_verb_makes_one_caption_per_clip_if_requested(tmp_path, captions):
     out = make(tmp_path / "s", "--captions", captions, counts=(5, 0, 5))
     assert {len(clip.captions) for clip in read_manifest(out / "manifest.jsonl")} == {1}
     assert (out / "clotho_captions_evaluation.csv").read_text().startswith("file_name,caption_1\n")
     assert not (out / "clotho_captions_validation.csv").exists()
 
 
-def test_scenes_verb_leaves_a_complete_folder_unchanged_and_makes_deleted_scenes_again(tmp_path: Path) -> None:
+def test_scenes_verb_leaves_a_complete_folder_unchanged_and_makes_deleted_scenes_again(tmp_path):
     out = make(tmp_path / "s")
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*.wav")}
     before, deleted = hashes(out), out / "validation/s_validation_00002.wav"
@@ -266,9 +260,7 @@ def test_scenes_verb_leaves_a_complete_folder_unchanged_and_makes_deleted_scenes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [[], ["--moments"]])
-def test_killed_and_resumed_scenes_verb_writes_the_same_files_as_an_uninterrupted_one(
-    tmp_path: Path, root: Path, kind: list[str]
-) -> None:
+def test_killed_and_resumed_scenes_verb_writes_the_same_files_as_an_uninterrupted_one(tmp_path, root, kind):
     counts = ["--seed", "7", "--development", "24", "--validation", "2", "--evaluation", "2"]
     out, whole = tmp_path / "cut" / "s", tmp_path / "whole" / "s"
     command = [sys.executable, "-m", "data_tools", "scenes", str(out), *counts, *kind]
@@ -286,9 +278,7 @@ def test_killed_and_resumed_scenes_verb_writes_the_same_files_as_an_uninterrupte
     assert hashes(out) == hashes(whole)
 
 
-def test_scenes_verb_refuses_a_folder_made_with_other_arguments(
-    tmp_path: Path, scenes: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scenes_verb_refuses_a_folder_made_with_other_arguments(tmp_path, scenes, capsys):
     output = failure(capsys, "scenes", scenes, "--seed", 8, "--development", 10, "--validation", 5, "--evaluation", 5)
     assert "another seed, held_out" in output
     (tmp_path / "notes.txt").write_text("mine")
@@ -309,9 +299,7 @@ def test_scenes_verb_refuses_a_folder_made_with_other_arguments(
         (["--seed", "1", "--name", "a b"], "may only have letters"),
     ],
 )
-def test_invalid_scene_arguments_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
-) -> None:
+def test_invalid_scene_arguments_are_refused(tmp_path, capsys, argv, message):
     assert message in failure(capsys, "scenes", tmp_path / "out", *argv)
     assert not (tmp_path / "out").exists()
 
@@ -325,7 +313,7 @@ def labels(folder: Path, rows: list[tuple[str, str]], split: str = "evaluation")
     return folder
 
 
-def test_mean_average_precision_at_10_of_a_perfect_labeller_matches_hand_values(tmp_path: Path) -> None:
+def test_mean_average_precision_at_10_of_a_perfect_labeller_matches_hand_values(tmp_path, scenes):
     assert ceiling(labels(tmp_path, [("one", "dog")]), "evaluation") == 1.0
     assert ceiling(labels(tmp_path, [("one", "dog")] * 2), "evaluation") == pytest.approx(0.75)  # rank 1 or 2
     different = [("sequence_2", "a;b"), ("sequence_2", "b;a"), ("overlap", "a;b")]
@@ -335,9 +323,11 @@ def test_mean_average_precision_at_10_of_a_perfect_labeller_matches_hand_values(
     assert ceiling(labels(tmp_path, same), "evaluation") == pytest.approx((0.75 + 0.75 + 1) / 3)
     harmonic = sum(1 / rank for rank in range(1, 11))
     assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
+    with pytest.raises(DataError, match="test"):
+        ceiling(scenes, "test")
 
 
-def test_map_of_a_perfect_labeller_equals_the_mean_over_random_orders_of_tied_clips(tmp_path: Path) -> None:
+def test_map_of_a_perfect_labeller_equals_the_mean_over_random_orders_of_tied_clips(tmp_path):
     rng = generator(1)
     rows = [("overlap", ";".join(rng.choice(["a", "b", "c"], 2, replace=False))) for _ in range(40)]
     rows += [("one", "a")] * 15 + [("sequence_2", "a;b"), ("sequence_2", "b;a")]
@@ -351,6 +341,37 @@ def test_map_of_a_perfect_labeller_equals_the_mean_over_random_orders_of_tied_cl
     assert ceiling(labels(tmp_path, rows), "evaluation") == pytest.approx(np.mean(total), abs=0.01)
 
 
-def test_ceiling_of_a_split_without_clips_is_refused(scenes: Path) -> None:
-    with pytest.raises(DataError, match="test"):
-        ceiling(scenes, "test")
+TEXTS = "1ce594d3c3a90590"
+LEVELS = [
+    0.014054, 0.026265, 0.025379, 0.042047, 0.029723, 0.017581, 0.044261, 0.018365, 0.02958,
+    0.007668, 0.065645, 0.075064,
+]  # fmt: skip
+HOLDOUT = {
+    "development": (3071, "db23eee65a615b21"),
+    "validation": (768, "aba5568ad1c6bfe8"),
+    "evaluation": (1045, "62c09804d90b92bc"),
+}
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_scenes_of_real_recordings_stay_as_they_are(shared, tmp_path):
+    out = tmp_path / "scenes"
+    counts = ["--development", "6", "--validation", "3", "--evaluation", "3"]
+    assert main(["scenes", str(out), "--seed", "7", "--recordings", str(shared / "data/esc10"), *counts]) == 0
+    texts = "".join((out / name).read_text() for name in sorted(path.name for path in out.glob("*.csv")))
+    found = [
+        np.sqrt(np.mean(np.square(soundfile.read(clip.path)[0]))) for clip in read_manifest(out / "manifest.jsonl")
+    ]
+    assert digest(texts) == TEXTS
+    assert found == pytest.approx(LEVELS, rel=1e-4)
+
+
+def test_holdout_of_clotho_as_in_2022_stays_as_it_is(clotho_manifest):
+    clips = [clip for clip in read_manifest(clotho_manifest) if clip.split != "validation"]
+    names: dict[str, list[str]] = {}
+    for clip in hold_out(clips, 0.2, 1):
+        names.setdefault(clip.split, []).append(clip.file_name)
+    assert {split: (len(found), digest("\n".join(sorted(found)))) for split, found in names.items()} == HOLDOUT

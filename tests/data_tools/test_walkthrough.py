@@ -12,7 +12,7 @@ from data_tools.manifest import read_manifest
 
 
 @pytest.mark.slow
-def test_commands_of_the_freesound_guide_run_as_written(root: Path, tmp_path: Path) -> None:
+def test_commands_of_the_freesound_guide_run_as_written(root, tmp_path):
     section = (root / "data_tools/README.md").read_text().partition("# More data from Freesound")[2]
     script = blocks(section, "sh")[0]
     assert script.count("lbar data") == 8

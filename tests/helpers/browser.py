@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,7 +35,7 @@ def until(page: "Page", condition: str) -> None:
 
 
 @pytest.fixture
-def browser() -> Iterator[Browser]:
+def browser():
     """A browser for one test: playwright's event loop runs in the thread that opened it, and would be in the way of
     other tests' loops. Without Chromium or playwright the test skips, or fails where LBAR_REQUIRE_BROWSER is set."""
     chromium = shutil.which("chromium")

@@ -1,9 +1,4 @@
-"""Checkpoint files in the published layouts, filled with a fixed pattern of noise: untrained, for tests and rehearsals.
-
-    python -m tests.helpers.filled vggsound data/filled
-
-writes the file or files of one expert under their published names. Outputs with such weights are meaningless; the file
-only has the right shapes and cost. The original code filled with the same pattern gives the same numbers."""
+"""Checkpoints in published layouts, filled with fixed noise: `python -m tests.helpers.filled vggsound data/filled`."""
 
 import functools
 import math

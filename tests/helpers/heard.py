@@ -27,9 +27,7 @@ def slaney(bands: int = 64) -> dict[str, Any]:
 def crnn(**changes: Any) -> CrnnEncoder:
     settings = {"kind": "crnn", "experts": slaney(), "hidden": 6, "dropout": 0.0, "embedding": "frames"}
     torch.manual_seed(2)
-    encoder = Crnn.model_validate(settings | changes).build(12)
-    assert isinstance(encoder, CrnnEncoder)
-    return encoder
+    return Crnn.model_validate(settings | changes).build(12)
 
 
 def frames(*lengths: int, dim: int = 64) -> list[torch.Tensor]:

@@ -27,8 +27,7 @@ SCALES: dict[str, tuple[float, float]] = {  # of standard normal numbers, and a 
 
 @functools.cache
 def described(name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((FOLDER / "keys_modern_encoders.json").read_text())[name]
-    return result
+    return json.loads((FOLDER / "keys_modern_encoders.json").read_text())[name]
 
 
 def fill(key: str, one: dict[str, Any]) -> np.ndarray:
@@ -69,8 +68,7 @@ def kaldi_log_mel(samples: np.ndarray, exponent: float, scale: float) -> np.ndar
     step = edges[1] - edges[0]
     basis = np.maximum(0, 1 - np.abs(mel[:, None] - edges[None, 1:-1]) / step)
     basis[-1] = 0
-    result: np.ndarray = np.log(np.maximum(power @ basis, 2.0**-23))
-    return result
+    return np.log(np.maximum(power @ basis, 2.0**-23))
 
 
 def recordings(shared: Path) -> list[np.ndarray]:

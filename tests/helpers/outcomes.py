@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -47,6 +48,14 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     output = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert output
     return " ".join(output)
+
+
+def unfinished(run: Path, folder: Path) -> Path:
+    """A copy of a finished run as a kill after its last step would leave it."""
+    copy = shutil.copytree(run, folder)
+    (copy / "result.json").unlink()
+    (copy / "finetune/done.json").unlink()
+    return copy
 
 
 def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:

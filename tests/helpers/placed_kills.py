@@ -1,8 +1,4 @@
-"""A verb killed at its n-th file operation, for every n.
-
-A process of its own imports the rooms once and forks for every trial; it never runs anything itself, so that a fork
-takes no lock along. kill_at.c, preloaded, counts the operations below one folder.
-"""
+"""A verb killed at its n-th file operation, for every n: forks of a process that imported the rooms."""
 
 import ctypes
 import json
@@ -58,8 +54,6 @@ class Kills:
 
     def run(self, argv: Sequence[object], kill_at: int = 0) -> Ended:
         """`python -m argv[0] argv[1:]`, killed at that operation; 0: not killed."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         task = {"argv": [str(argument) for argument in argv], "folder": str(self.folder), "kill_at": kill_at}
         self._server.stdin.write(json.dumps(task) + "\n")
         self._server.stdin.flush()

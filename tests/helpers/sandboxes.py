@@ -118,7 +118,6 @@ def serving(*arguments: str) -> Iterator[dict[str, str]]:
     command = [sys.executable, "-m", "data_tools", "sandbox", "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         words = process.stdout.readline().split()
         assert words[0] == "export"
         yield dict(word.split("=", 1) for word in words[1:])

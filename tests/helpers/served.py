@@ -181,7 +181,6 @@ def serving(root: Path, *arguments: object) -> Iterator[tuple[subprocess.Popen[s
         command, cwd=root, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert " on http://" in line, process.communicate()[1]
         yield process, int(line.split("/ (")[0].rpartition(":")[2])

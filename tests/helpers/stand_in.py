@@ -1,7 +1,4 @@
-"""A stand-in for a GPU: tensors without values on torch's device meta, checked as if they were on a GPU.
-
-On meta, reading a value raises an error. `AsOnGpu` also refuses mixed devices, and copies with a wait.
-"""
+"""A stand-in for a GPU: tensors on torch's device meta; mixed devices and copies with a wait are refused as well."""
 
 from typing import Any
 

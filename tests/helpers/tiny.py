@@ -138,7 +138,7 @@ def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_recipe(path: Path, content: dict[str, Any]) -> Path:
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    path.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False), encoding="utf-8")
     return path
 
 

@@ -51,7 +51,7 @@ def moments_of(manifest: Path) -> list[Moment]:
 
 
 @pytest.fixture
-def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_fits(monkeypatch):
     """Fits of four numbers take fewer steps; how well they fit is tested elsewhere."""
     monkeypatch.setattr("system.ranking.windows.FIT_STEPS", 15)
 

@@ -17,12 +17,10 @@ class Table(WindowScores):
         return len(self.table)
 
     def best_score_per_start(self) -> np.ndarray:
-        found: np.ndarray = self.table.max(1)
-        return found
+        return self.table.max(1)
 
     def rows(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-        found: np.ndarray = self.table[rows][:, columns].copy()
-        return found
+        return self.table[rows][:, columns].copy()
 
 
 def as_scores(table: np.ndarray) -> Table:

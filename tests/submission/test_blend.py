@@ -30,7 +30,7 @@ def map_of(matrix: ScoreMatrix) -> float:
     return summarise_matrix(matrix, E2022).values["mAP@10"]
 
 
-def test_raw_standardised_and_rank_blends_by_hand() -> None:
+def test_raw_standardised_and_rank_blends_by_hand():
     first = matrix_of([[1, 2, 6], [5, 5, 5], [0, 1, 0]], {"from": "a"})
     second = matrix_of([[0, 10, 20], [3, 1, 2], [0, 0, 9]], {"from": "b"})
     parts = {"one": first, "two": second}
@@ -57,7 +57,7 @@ def test_raw_standardised_and_rank_blends_by_hand() -> None:
         {"relevant": [["c0"], ["c0"], ["c2"]]},
     ],
 )
-def test_blend_refuses_matrices_of_other_queries_or_clips(change: dict[str, Any]) -> None:
+def test_blend_refuses_matrices_of_other_queries_or_clips(change):
     one = matrix_of(np.eye(3))
     with pytest.raises(SubmissionError, match="different"):
         blend({"one": one, "two": dataclasses.replace(one, **change)})
@@ -79,7 +79,7 @@ def greedy_by_hand(parts: list[ScoreMatrix]) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize("seed", [9, 11])
-def test_weight_search_equals_a_slow_greedy_search(seed: int) -> None:
+def test_weight_search_equals_a_slow_greedy_search(seed):
     """These seeds reach their best at the 20th pick."""
     parts = {str(n): drawn(seed + n, 1.0) for n in range(3)}
     weights, reached = search_weights(parts, "raw", E2022)
@@ -89,14 +89,19 @@ def test_weight_search_equals_a_slow_greedy_search(seed: int) -> None:
     assert reached >= max(map_of(part) for part in parts.values())
 
 
-def test_noise_gets_no_weight_and_a_single_system_all() -> None:
+def test_noise_gets_no_weight_and_pairs_of_another_matrix_are_refused():
     parts = {"good": drawn(1, 1.5), "fair": drawn(2, 1.0), "noise": drawn(3, 0.0)}
     weights, _ = search_weights(parts, "raw", E2022)
     assert weights[2] < min(weights[:2])
     assert search_weights({"only": drawn(1, 1.5)}, "raw", E2022)[0] == [1.0]
+    matrix = drawn(1, 1)
+    pair = pairs_of(matrix, 1, lambda row, column: 1.0)[0]
+    for change in ({"query": "x"}, {"clip": "x"}):
+        with pytest.raises(SubmissionError, match="'x'"):
+            judged_rows(matrix, [dataclasses.replace(pair, **change)])  # type: ignore[arg-type]
 
 
-def test_validation_must_have_other_clips_and_the_same_models() -> None:
+def test_validation_must_have_other_clips_and_the_same_models():
     made = {"from": "run a", "checkpoint": "best"}
     test, validation = drawn(1, 1, facts=made), drawn(2, 1, facts=made, prefix="v")
     require_disjoint({"a": test}, {"val": validation})
@@ -126,7 +131,7 @@ def pairs_of(matrix: ScoreMatrix, top: int, judge: Callable[[int, int], float | 
     return pairs[::-1]  # in any order
 
 
-def test_judged_clips_exchange_their_scores_by_hand() -> None:
+def test_judged_clips_exchange_their_scores_by_hand():
     """Scores 4, 3, 2 standardise to 1.22, 0, -1.22 and the judge's 0, 1, 5 to -0.93, -0.46, 1.39."""
     matrix = matrix_of([[1, 4, 3, 2], [0, 0, 0, 1]])
     judged = judged_rows(matrix, pairs_of(matrix, 3, lambda row, column: [None, 0, 1, 5][column] if row == 0 else None))
@@ -136,7 +141,7 @@ def test_judged_clips_exchange_their_scores_by_hand() -> None:
     assert reranked(matrix, judged, 1).values.tolist() == [[1, 2, 3, 4], [0, 0, 0, 1]]
 
 
-def test_perfect_judge_is_used_and_an_opposite_one_is_not() -> None:
+def test_judge_is_used_if_perfect_but_not_if_opposite_or_undecided():
     matrix = drawn(1, 1.0)
     perfect = judged_rows(matrix, pairs_of(matrix, 20, lambda row, column: float(row == column)))
     weight, before, after = search_weight(matrix, perfect, E2022)
@@ -145,18 +150,7 @@ def test_perfect_judge_is_used_and_an_opposite_one_is_not() -> None:
     assert after.values["mAP@10"] == map_of(reranked(matrix, perfect, weight)) > before.values["mAP@10"] + 0.1
     opposite = judged_rows(matrix, pairs_of(matrix, 20, lambda row, column: -float(row == column)))
     assert search_weight(matrix, opposite, E2022)[0] == 0
-
-
-def test_judge_does_not_weigh_more_than_everything() -> None:
-    """It finds the two best clips equal; a weight above 1 would turn the order of the first system round."""
+    # It finds the two best clips equal; a weight above 1 would turn the order of the first system round.
     matrix = matrix_of([[3, 4, 0], [4, 3, 0], [0, 4, 3]])
     undecided = judged_rows(matrix, pairs_of(matrix, 3, lambda row, column: float(matrix.values[row, column] >= 3)))
     assert search_weight(matrix, undecided, E2022)[0] == 0
-
-
-def test_pairs_of_another_matrix_are_refused() -> None:
-    matrix = drawn(1, 1)
-    pair = pairs_of(matrix, 1, lambda row, column: 1.0)[0]
-    for change in ({"query": "x"}, {"clip": "x"}):
-        with pytest.raises(SubmissionError, match="'x'"):
-            judged_rows(matrix, [dataclasses.replace(pair, **change)])  # type: ignore[arg-type]

@@ -21,9 +21,8 @@ E2026 = MOMENTS["2026"]
 
 
 @pytest.fixture(scope="module")
-def golden() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden/moments_2026.json").read_text())
-    return found
+def golden():
+    return json.loads((Path(__file__).parents[1] / "golden/moments_2026.json").read_text())
 
 
 def iou(one: list[float], true: list[float]) -> float:
@@ -95,7 +94,7 @@ def r1(windows: list[list[float]], truths: list[list[float]], threshold: float =
     return score_moments({"a": windows}, {"a": truths})[f"R1@{threshold:g}"]["a"]
 
 
-def test_metrics_of_two_queries_by_hand() -> None:
+def test_metrics_of_two_queries_by_hand():
     """Query a: the first window has 9 of 10 s (IoU 0.9), the second matches nothing, the third is the second true
     window; precisions are 1, 1/2, 2/3. Query b: 6 of 12 s (IoU 0.5), then the whole true window.
     """
@@ -115,7 +114,7 @@ REVERSED = {"reversed_as_long_as_a_truth", "outside_empty_or_reversed_prediction
 
 
 @pytest.mark.slow
-def test_metrics_match_the_official_script_to_printed_decimals(golden: dict[str, Any]) -> None:
+def test_metrics_match_the_official_script_to_printed_decimals(golden):
     cases = golden["cases"] | {"castella_val": golden["castella_val"]}
     assert len(cases) == 19
     assert tuple(golden["thresholds"]) == THRESHOLDS
@@ -130,7 +129,7 @@ def test_metrics_match_the_official_script_to_printed_decimals(golden: dict[str,
             require_as_oracle(case["predictions"], case["truth"], lengths)
 
 
-def test_average_precision_of_each_query_matches_the_official_script(golden: dict[str, Any]) -> None:
+def test_average_precision_of_each_query_matches_the_official_script(golden):
     for name in golden["cases"].keys() - REVERSED:
         case = golden["cases"][name]
         scores = score_moments(case["predictions"], case["truth"])
@@ -140,10 +139,13 @@ def test_average_precision_of_each_query_matches_the_official_script(golden: dic
             assert found == pytest.approx(values, abs=1e-9), (name, qid)
 
 
-def test_baseline_of_2026_has_its_published_metrics(golden: dict[str, Any]) -> None:
+def test_windows_without_scores_are_in_file_order_and_the_2026_baseline_has_its_metrics(golden):
     scores = score_moments(golden["castella_val"]["predictions"], golden["castella_val"]["truth"])
     figures = metric_values(scores, E2026.metrics)
     assert [float(f"{100 * value:.2f}") for value in figures.values()] == [27.56, 16.19, 11.44, 24.02, 10.26]
+    case = golden["cases"]["near"]
+    bare = {qid: [window[:2] for window in windows] for qid, windows in case["predictions"].items()}
+    assert official_figures(score_moments(bare, case["truth"])) == case["official"]
 
 
 def random_case(seed: int) -> tuple[Answers, Answers]:
@@ -177,61 +179,34 @@ def random_case(seed: int) -> tuple[Answers, Answers]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_metrics_of_random_windows_equal_a_slow_reference_to_the_last_bit(seed: int) -> None:
+def test_metrics_of_random_windows_equal_a_slow_reference_to_the_last_bit(seed):
     predictions, truth = random_case(seed)
     for lengths in [(0.0, 1500.0), *LENGTHS.values()]:
         if any(lengths[0] < w[1] - w[0] <= lengths[1] for windows in truth.values() for w in windows):
             require_as_oracle(predictions, truth, lengths)
 
 
-def test_average_precision_uses_at_most_ten_windows() -> None:
+def test_order_ties_repeats_and_the_limit_of_ten_windows_by_hand():
     wrong = [[100 + n, 101 + n, 0.5] for n in range(10)]
     assert ap([[0, 10, 0.9]], [[0, 10], [20, 30]]) == 0.5
     assert ap([*wrong, [0, 10, 0.99]], [[0, 10]]) == 0
     assert ap([*wrong[:9], [0, 10, 0.99]], [[0, 10]]) == 1
     assert r1([*wrong, [0, 10, 0.99]], [[0, 10]]) == 0
-
-
-def test_windows_with_equal_scores_keep_file_order_and_r1_uses_the_first_window() -> None:
     wrong, right = [100, 110], [0, 10]
     assert ap([[*wrong, 0.5], [*right, 0.5]], [right]) == 0.5
     assert ap([[*right, 0.5], [*wrong, 0.5]], [right]) == 1
     unsorted = [[*wrong, 0.1], [*right, 0.9]]
     assert (r1(unsorted, [right], 0.7), ap(unsorted, [right], 0.75)) == (0, 1)
-
-
-def test_repeated_window_counts_as_wrong_unless_it_matches_a_second_true_window() -> None:
     twice = [[0, 10, 0.9], [0, 10, 0.8], [20, 30, 0.7]]
     assert ap(twice, [[0, 10], [20, 30]]) == pytest.approx((1 + 2 / 3) / 2)
     assert ap(twice, [[0, 10], [1, 10], [20, 30]]) == 1
-
-
-def test_found_window_with_equal_iou_to_two_true_windows_matches_the_later_one() -> None:
-    """Two true windows have the same IoU with the first window; the second window fits only the earlier one."""
+    # Two true windows have the same IoU with the first window; the second window fits only the earlier one.
     truths = [[0, 10], [4, 14]]
     assert ap([[2, 12, 0.9], [0, 10, 0.8]], truths) == 1
     assert ap([[2, 12, 0.9], [4, 14, 0.8]], truths, 0.65) == 0.5
     assert ap([[2, 12, 0.9], [4, 14, 0.8]], truths[::-1], 0.65) == 1
-
-
-def test_only_the_first_10_of_16_correct_windows_count_for_average_precision() -> None:
     truths = [[10 * n, 10 * n + 5] for n in range(16)]
     assert ap(truths, truths) == pytest.approx(10 / 16)
-
-
-@pytest.mark.parametrize("window", [[5, 5], [-20, -10], [400, 500], [-5, -5]])
-def test_moment_windows_that_are_empty_negative_or_outside_the_recording_score_zero(window: list[float]) -> None:
-    assert (r1([window], [[0, 10]]), ap([window], [[0, 10]])) == (0, 0)
-    assert ap([window, [0, 10]], [[0, 10]]) == 0.5
-
-
-def test_windows_without_scores_are_ranked_in_file_order(golden: dict[str, Any]) -> None:
-    case = golden["cases"]["near"]
-    bare = {qid: [window[:2] for window in windows] for qid, windows in case["predictions"].items()}
-    assert official_figures(score_moments(bare, case["truth"])) == case["official"]
-
-
-def test_true_windows_that_are_empty_or_too_long_do_not_count() -> None:
     predictions = {"a": [[0, 10]], "b": [[0, 10]], "c": [[0, 1500]], "d": [[0, 10]]}
     truth = {"a": [[0, 10], [5, 5], [9, 3]], "b": [[0, 1500.5]], "c": [[0, 1500]], "d": []}
     assert score_moments(predictions, truth)["mAP@0.5"] == {"a": 1, "c": 1}
@@ -240,7 +215,13 @@ def test_true_windows_that_are_empty_or_too_long_do_not_count() -> None:
     assert found == {"short": ["a"], "middle": ["b"]}
 
 
-def test_summary_has_intervals_over_recordings_and_leaves_out_queries_without_windows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [[5, 5], [-20, -10], [400, 500], [-5, -5]])
+def test_moment_windows_that_are_empty_negative_or_outside_the_recording_score_zero(window):
+    assert (r1([window], [[0, 10]]), ap([window], [[0, 10]])) == (0, 0)
+    assert ap([window, [0, 10]], [[0, 10]]) == 0.5
+
+
+def test_summary_has_intervals_over_recordings_and_leaves_out_queries_without_windows(tmp_path):
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     summary = summarise_moments(FOUND, truth, E2026)
     scores = score_moments(FOUND, QUERIES)

@@ -28,7 +28,7 @@ from submission.runs.entry import open_entry
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     write_run(folder / "run1")
     write_run(folder / "run2", seed=5)
@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(made, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(made, tmp_path / "here"))
     return Path()
 
@@ -56,7 +56,7 @@ def members() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("edition", EDITIONS)
-def test_package_of_four_systems(here: Path, edition: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_of_four_systems(here, edition, capsys):
     assert packed("run1:best", "run1:last", "run1:mean", "run2", edition=edition) == 0, capsys.readouterr().err
     labels = [f"de-la-Cruz_U-X_task{EDITIONS[edition].task}_{index}" for index in range(1, 5)]
     with zipfile.ZipFile("mine.zip") as archive:
@@ -77,7 +77,7 @@ def test_package_of_four_systems(here: Path, edition: str, capsys: pytest.Captur
     assert main(["check", "mine.zip", "--edition", "2024" if edition == "2025" else "2025"]) == 1
 
 
-def test_meta_yaml_by_hand(here: Path) -> None:
+def test_meta_yaml_by_hand(here):
     sources = about()["sources"] | {"more": {"url": "https://x.org"}}
     assert packed("run1:mean", content=about(1, sources=sources, source_code="https://code.org")) == 0
     meta = yaml.safe_load(members()["de-la-Cruz_U-X_task6b_1.meta.yaml"])
@@ -109,7 +109,7 @@ def test_meta_yaml_by_hand(here: Path) -> None:
     assert meta["results"] == {"development_testing": rounded}
 
 
-def test_a_frozen_network_of_several_runs_counts_once(here: Path) -> None:
+def test_frozen_networks_count_once_and_addresses_are_listed(here):
     one, last, two = (open_entry(name) for name in ("run1:best", "run1:last", "run2"))
     assert count_parameters([one]) == (100, 570)
     assert count_parameters([one, one]) == (100, 570), "one checkpoint"
@@ -119,9 +119,6 @@ def test_a_frozen_network_of_several_runs_counts_once(here: Path) -> None:
     change(Path("run2/resolved.json"), model=model | {"text": {"kind": "bert", "model": "bert"}})
     assert count_parameters([one, open_entry("run2")]) == (200, 640)
     assert describe([one, two])["word_embeddings"] == ["minilm"]
-
-
-def test_addresses_of_training_sets_and_of_initial_weights(here: Path) -> None:
     recipe, result = (json.loads(Path(f"run1/{name}.json").read_text()) for name in ("resolved", "result"))
     recipe["model"]["audio"]["weights"] = "weights/m2d.pth"
     result["data"]["train"]["published"] = "zenodo.org/1, see there"
@@ -138,11 +135,11 @@ def test_addresses_of_training_sets_and_of_initial_weights(here: Path) -> None:
     [(None, None), ("Clotho 2.1", None), ("zenodo.org/record/1, see there", "https://zenodo.org/record/1"),
      ("http://a.org/b(c)", "https://a.org/b")],
 )  # fmt: skip
-def test_address_of_a_data_set_is_the_start_of_its_text(published: str | None, address: str | None) -> None:
+def test_address_of_a_data_set_is_the_start_of_its_text(published, address):
     assert extract_address(published) == address
 
 
-def test_blend_of_runs_needs_and_uses_its_scores(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blend_of_runs_needs_and_uses_its_scores(here, capsys):
     assert packed("run1:best,run2") == 1
     assert "scored" in capsys.readouterr().err
     for name, of in (("b.npy", ("run1:best", "run2:best")), ("one.npy", ("run1:best", "run1:last"))):
@@ -159,9 +156,7 @@ def test_blend_of_runs_needs_and_uses_its_scores(here: Path, capsys: pytest.Capt
     assert "models" in capsys.readouterr().err
 
 
-def test_mean_with_another_run_is_reported_but_packed_only_as_a_blend(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mean_with_another_run_is_reported_but_packed_only_as_a_blend(here, capsys):
     rank = json.loads(Path("run1/resolved.json").read_text())["rank"]
     rank["mean"]["of"] = ["best", "runs/other"]
     change(Path("run1/resolved.json"), rank=rank)
@@ -170,7 +165,7 @@ def test_mean_with_another_run_is_reported_but_packed_only_as_a_blend(
     assert "runs/other" in capsys.readouterr().err
 
 
-def test_scores_of_another_program_are_packed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_of_another_program_are_packed(here, capsys):
     write_scores(Path("tested.npy"), small_matrix(facts={}))
     keys = ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer")
     facts = {"name": "A", "abbreviation": "a", "parameters": 1234, "description": dict.fromkeys(keys, "x")}
@@ -185,7 +180,7 @@ def test_scores_of_another_program_are_packed(here: Path, capsys: pytest.Capture
     assert all(word in said for word in ("systems.0.parameters", *keys))
 
 
-def test_package_of_moments_by_hand(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_of_moments_by_hand(here, capsys):
     assert packed("moments", edition="2026") == 0, capsys.readouterr().err
     files = members()
     lines = [json.loads(line) for line in files["de-la-Cruz_U-X_task6_1.output.jsonl"].splitlines()]
@@ -211,7 +206,7 @@ def test_package_of_moments_by_hand(here: Path, capsys: pytest.CaptureFixture[st
     assert main(["check", "mine.zip", *blind]) == 0, capsys.readouterr().out
 
 
-def test_submitted_windows_with_known_answers_are_warned_of(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submitted_windows_with_known_answers_are_warned_of(here, capsys):
     content = about()
     write_found(Path("own.jsonl"))
     content["systems"][0] |= {"output": "own.jsonl", "scored": "own.jsonl"}
@@ -240,9 +235,7 @@ REFUSED: list[tuple[str, list[str], dict[str, Any], str]] = [  # edition, system
 
 
 @pytest.mark.parametrize(("edition", "systems", "changes", "word"), REFUSED)
-def test_systems_that_cannot_be_packed_are_refused(
-    here: Path, edition: str, systems: list[str], changes: dict[str, Any], word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_systems_that_cannot_be_packed_are_refused(here, edition, systems, changes, word, capsys):
     assert packed(*systems, edition=edition, content=about(len(systems)) | changes) == 1
     assert word in capsys.readouterr().err
     assert not Path("mine.zip").exists()
@@ -297,7 +290,7 @@ PLANTED: list[tuple[Callable[[Files], Files], str]] = [
 
 
 @pytest.mark.parametrize(("edit", "word"), PLANTED)
-def test_each_fault_of_a_package_is_found(here: Path, edit: Callable[[Files], Files], word: str) -> None:
+def test_each_fault_of_a_package_is_found(here, edit, word):
     assert packed("run1") == 0
     with zipfile.ZipFile("mine.zip") as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
@@ -308,7 +301,7 @@ def test_each_fault_of_a_package_is_found(here: Path, edit: Callable[[Files], Fi
     assert check_archive(Path("mine.zip"), EDITIONS["2022"]).problems == []
 
 
-def test_windows_with_scores_and_cut_archives_are_found(here: Path) -> None:
+def test_windows_with_scores_and_cut_archives_are_found(here):
     assert packed("moments", edition="2026") == 0
     data = Path("mine.zip").read_bytes()
     Path("cut.zip").write_bytes(data[:-30])
@@ -320,12 +313,11 @@ def test_windows_with_scores_and_cut_archives_are_found(here: Path) -> None:
     assert any("scores" in problem for problem in check_archive(Path("bad.zip"), MOMENTS["2026"]).problems)
 
 
-def test_entries_are_opened_by_name(here: Path) -> None:
+def test_entries_are_opened_by_name(here):
     assert open_entry("run1").name == "best"
     assert open_entry("run1:mean").matrix.query_texts == TEXTS
     assert open_entry("moments").of_moments
     blind = open_entry("run1:best").blind
-    assert blind is not None
     assert blind.scores == Path("run1/scores/blind.npy")
     assert open_entry("run1:last").blind is None
     for name in ("run1:blind", "run1:odd", "about.yaml", "none"):

@@ -4,7 +4,6 @@ import ast
 import csv
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,12 +57,12 @@ def queries_of(lists: list[list[int]], n_relevant: list[int], depth: int | None 
         ([1, NEVER], 2, None, 0.5),
     ],
 )
-def test_average_precision_by_hand(ranks: list[int], n_relevant: int, k: int | None, expected: float) -> None:
+def test_average_precision_by_hand(ranks, n_relevant, k, expected):
     both = average_precision(pad_ranks([ranks, [1]]), np.array([n_relevant, 1]), k)
     assert both.tolist() == pytest.approx([expected, 1.0])
 
 
-def test_recalls_and_median_rank_by_hand() -> None:
+def test_recalls_median_rank_and_summary_by_hand():
     ranks, totals = pad_ranks([[1, 7], [6], [2, 3, 7, 9, 30]]), np.array([4, 1, 5])
     assert recall(ranks, totals, 5).tolist() == [0.25, 0, 0.4]
     assert hit_rate(ranks, 5).tolist() == [1, 0, 1]
@@ -71,9 +70,6 @@ def test_recalls_and_median_rank_by_hand() -> None:
     assert median_rank(ranks) == 2
     assert median_rank(pad_ranks([[3], [1], [8], [6]])) == 4.5
     assert median_rank(pad_ranks([[3], [], []])) == math.inf
-
-
-def test_summary_by_hand() -> None:
     summary = summarise(queries_of([[1], [4], [7, 8], []], [1, 1, 2, 1]))
     precisions = [1, 1 / 4, (1 / 7 + 2 / 8) / 2, 0]
     assert summary.values == {"R@1": 0.25, "R@5": 0.5, "R@10": 0.75, "mAP@10": pytest.approx(sum(precisions) / 4)}
@@ -88,7 +84,7 @@ def test_summary_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("n_clips", "n_relevant", "k"), [(15, 1, 10), (7, 1, 10), (9, 3, 4), (5, 5, 10)])
-def test_chance_equals_the_mean_over_random_orders(n_clips: int, n_relevant: int, k: int) -> None:
+def test_chance_equals_the_mean_over_random_orders(n_clips, n_relevant, k):
     rng = np.random.default_rng(0)
     drawn = np.sort(rng.permuted(np.tile(np.arange(n_clips), (20_000, 1)), axis=1)[:, :n_relevant]) + 1
     average = average_precision(drawn, np.full(20_000, n_relevant), k).mean()
@@ -102,7 +98,7 @@ def slow_ranks(scores: np.ndarray, columns: list[int], names: list[str]) -> list
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_ranks_and_metrics_equal_a_slow_reference(seed: int) -> None:
+def test_ranks_and_metrics_equal_a_slow_reference(seed):
     rng = np.random.default_rng(seed)
     n_queries, n_clips = (int(size) for size in rng.integers(1, 24, size=2))
     values = rng.integers(-3, 4 if seed % 4 < 3 else -2, size=(n_queries, n_clips)).astype(np.float32)  # ties
@@ -127,7 +123,7 @@ def test_ranks_and_metrics_equal_a_slow_reference(seed: int) -> None:
         assert average_precision(ranks, totals, k).tolist() == pytest.approx(precisions)
 
 
-def test_equal_scores_are_ordered_by_name_so_a_constant_matrix_scores_as_chance() -> None:
+def test_equal_scores_are_ordered_by_name_so_a_constant_matrix_scores_as_chance():
     values = np.array([[3, 1, 2, 2], [0, 0, 0, 0]], dtype=np.float32)
     names = ["d.wav", "a.wav", "c.wav", "B.wav"]  # code points: B < a < c < d
     assert relevant_ranks(values, [[2, 0], [1]], names).tolist() == [[1, 3], [2, NEVER]]
@@ -146,7 +142,7 @@ MATRIX = ScoreMatrix(  # clip c in the middle has no caption, and one text is th
 )
 
 
-def test_audio_to_text_by_hand() -> None:
+def test_audio_to_text_by_hand():
     """Clip a scores its captions 9 and 2, the others 8 and 0; clip b its captions 7 and 2, the others 1 and 3."""
     found = ranks_from_audio(MATRIX)
     assert found.ranks.tolist() == [[1, 3], [1, 3]]
@@ -159,7 +155,7 @@ def test_audio_to_text_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_audio_to_text_equals_a_slow_reference(seed: int) -> None:
+def test_audio_to_text_equals_a_slow_reference(seed):
     rng = np.random.default_rng(seed)
     n_clips, n_texts = int(rng.integers(2, 9)), int(rng.integers(9, 40))
     owner = [*range(n_clips), *rng.integers(n_clips, size=n_texts - n_clips).tolist()]
@@ -175,7 +171,7 @@ def test_audio_to_text_equals_a_slow_reference(seed: int) -> None:
         assert (found[f"HR@{k}"], found[f"R@{k}"], found[f"pooled R@{k}"]) == pytest.approx(expected)
 
 
-def test_compare_matches_queries_in_another_order_and_refuses_others() -> None:
+def test_compare_matches_queries_in_another_order_and_refuses_others():
     one = summarise(queries_of([[1], [4], [2]], [1, 1, 1]))
     order = [2, 0, 1]
     moved = replace(one.queries, ranks=one.queries.ranks[order], texts=[one.queries.texts[n] for n in order])
@@ -192,7 +188,7 @@ def test_compare_matches_queries_in_another_order_and_refuses_others() -> None:
         compare(summarise(twice), [summarise(replace(twice, texts=["y", "x", "x"]))])
 
 
-def test_annotations_replace_the_relevant_clips(tmp_path: Path) -> None:
+def test_annotations_replace_the_relevant_clips(tmp_path):
     matrix = replace(MATRIX, query_texts=["A dog", "Barking, loud", "Rain", "A drip"])
     path = tmp_path / "annotations.csv"
     path.write_text("query,audio_filenames\nRain,\"['a.wav', 'c, d.wav']\"\n\"Barking, loud\",[' b.wav']\n")
@@ -204,7 +200,7 @@ def test_annotations_replace_the_relevant_clips(tmp_path: Path) -> None:
     assert summarise(found).values["mAP@10"] == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)
 
 
-def test_unknown_relevant_clips_and_scores_that_are_not_finite_are_refused() -> None:
+def test_unknown_relevant_clips_and_scores_that_are_not_finite_are_refused():
     with pytest.raises(SubmissionError, match="known"):
         summarise_matrix(small_matrix(relevant=[None] * 24), E2022)
     values = np.zeros((24, 12), np.float32)
@@ -213,7 +209,7 @@ def test_unknown_relevant_clips_and_scores_that_are_not_finite_are_refused() -> 
         small_matrix(values=values)
 
 
-def test_baseline_of_2022_has_its_published_metrics(shared: Path) -> None:
+def test_baseline_of_2022_has_its_published_metrics(shared):
     lists = shared / "data/dcase2022_baseline/test.output.csv"
     truth = read_captions(shared / "data/clotho/clotho_captions_evaluation.csv")
     summary = summarise_matrix(read_csv(lists, E2022, truth), E2022)
@@ -223,7 +219,7 @@ def test_baseline_of_2022_has_its_published_metrics(shared: Path) -> None:
     assert [f"{bound:.4f}" for bound in summary.bootstrap] == ["0.0598", "0.0759"]
 
 
-def test_baseline_of_2022_by_the_annotations_of_2025(shared: Path) -> None:
+def test_baseline_of_2022_by_the_annotations_of_2025(shared):
     lists = shared / "data/dcase2022_baseline/test.output.csv"
     annotated = shared / "data/dcase2025/metadata_eval.csv"
     truth = read_captions(shared / "data/clotho/clotho_captions_evaluation.csv")

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from submission.runs.record import FrameScores
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reported")
     write_run(folder / "run")
     write_moments_run(folder / "moments")
@@ -31,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(made: Path) -> str:
+def page(made):
     assert main(["report", f"{made}/run:best", "--beside", f"{made}/run:mean", "--beside", f"{made}/run:last"]) == 0
     return (made / "run/report.html").read_text(encoding="utf-8")
 
@@ -41,11 +40,10 @@ def sections(html: str) -> list[str]:
 
 
 def audio_of(html: str) -> list[str]:
-    found: list[str] = json.loads(re.findall(r'id="audio">(.*?)</script>', html, re.DOTALL)[0])
-    return found
+    return json.loads(re.findall(r'id="audio">(.*?)</script>', html, re.DOTALL)[0])
 
 
-def test_page_has_the_numbers_of_the_run_and_of_others(made: Path, page: str) -> None:
+def test_page_has_the_numbers_of_the_run_and_of_others(made, page):
     expected = ["result", "settings", "ranks", "lengths", "listening", "run", "learning", "caveats"]
     assert sections(page) == expected == re.findall(r'<a href="#(\w+)"', page)
     best = json.loads((made / "run/result.json").read_text())["rank"]["best"]
@@ -65,7 +63,7 @@ def test_page_has_the_numbers_of_the_run_and_of_others(made: Path, page: str) ->
     assert page.count("data:image/svg+xml;base64,") == 4
 
 
-def test_page_needs_no_other_files_and_escapes_strangers_texts(made: Path, tmp_path: Path) -> None:
+def test_page_needs_no_other_files_and_escapes_strangers_texts(made, tmp_path):
     run = shutil.copytree(made / "run", tmp_path / "run")
     harm = "<script>alert(1)</script>\"'&amp;"
     matrix = read_scores(run / "scores/best.npy")
@@ -79,7 +77,7 @@ def test_page_needs_no_other_files_and_escapes_strangers_texts(made: Path, tmp_p
     assert not re.findall(r'(?:src|href)="(?!#|data:)', html)
 
 
-def test_worst_queries_come_first_with_their_clips_and_audio(made: Path, page: str) -> None:
+def test_worst_queries_come_first_with_their_clips_and_audio(made, page):
     summary = open_entry(f"{made}/run:best").summary
     first = summary.queries.ranks[:, 0]
     shown = [int(rank) for rank in re.findall(r"first relevant clip at rank (\d+)", page)]
@@ -93,7 +91,7 @@ def test_worst_queries_come_first_with_their_clips_and_audio(made: Path, page: s
     assert 0.2 < len(wave) / rate < 1.6
 
 
-def test_clips_without_audio_are_named(made: Path, tmp_path: Path) -> None:
+def test_clips_without_audio_are_named(made, tmp_path):
     run = shutil.copytree(made / "run", tmp_path / "run")
     table = run / "scores/best.clips.csv"
     table.write_text(table.read_text().replace("/audio/", "/gone/"))
@@ -104,7 +102,7 @@ def test_clips_without_audio_are_named(made: Path, tmp_path: Path) -> None:
     assert "no audio: " in html
 
 
-def test_settings_that_differ_are_listed(made: Path, tmp_path: Path) -> None:
+def test_settings_that_differ_are_listed(made, tmp_path):
     run = shutil.copytree(made / "run", tmp_path / "run")
     recipe = json.loads((run / "resolved.json").read_text())
     recipe["stages"]["only"]["losses"][0]["margin"] = 0.35
@@ -117,7 +115,7 @@ def test_settings_that_differ_are_listed(made: Path, tmp_path: Path) -> None:
     assert dict(dotted_values({"a": {"b": [1, {"c": 2}]}, "d": []})) == {"a.b.0": 1, "a.b.1.c": 2, "d": []}
 
 
-def test_page_of_moments_shows_windows_on_a_time_axis(made: Path) -> None:
+def test_page_of_moments_shows_windows_on_a_time_axis(made):
     assert main(["report", f"{made}/moments", "--out", str(made / "m.html")]) == 0
     html = (made / "m.html").read_text(encoding="utf-8")
     assert sections(html) == ["result", "lengths", "listening", "run", "learning", "caveats"]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from pathlib import Path
 
 import pytest
 from ranked import small_matrix, table, write_truth
@@ -15,7 +14,7 @@ from submission.formats.score_matrix import write_scores
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     write_run(folder / "run")
     write_moments_run(folder / "moments")
@@ -114,14 +113,7 @@ ROWS: list[tuple[str, int, str]] = [
 
 
 @pytest.mark.parametrize(("command", "status", "word"), ROWS, ids=[row[0] for row in ROWS])
-def test_refused_command_names_its_fault_and_writes_nothing(
-    made: Path,
-    command: str,
-    status: int,
-    word: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_refused_command_names_its_fault_and_writes_nothing(made, command, status, word, monkeypatch, capsys):
     monkeypatch.chdir(made)
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     assert main(command.split()) == status

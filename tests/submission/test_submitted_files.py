@@ -4,7 +4,6 @@ import csv
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ from submission.runs.record import FrameScores, read_clips, read_frame_scores, w
 E2025, CUSTOM = EDITIONS["2025"], EDITIONS["custom"]
 
 
-def test_editions_have_their_columns_and_metrics() -> None:
+def test_editions_have_their_columns_and_metrics():
     assert get_edition(2022).columns == ["caption", *(f"file_name_{rank}" for rank in range(1, 11))]
     assert EDITIONS["2024"].columns[:2] == ["caption", "fname_1"]
     assert (E2025.metric, MOMENTS["2026"].metric, E2022.metric) == ("mAP@16", "R1@0.7", "mAP@10")
@@ -56,7 +55,7 @@ def test_editions_have_their_columns_and_metrics() -> None:
 # --- CSV ---------------------------------------------------------------------------------------------------------
 
 
-def test_ranked_csv_has_expected_bytes(tmp_path: Path) -> None:
+def test_ranked_csv_has_expected_bytes(tmp_path):
     matrix = ScoreMatrix(
         values=np.array([[0.5, 2, 0.5, -1], [0, 0, 0, 0]], dtype=np.float32),
         query_ids=["1", "2"],
@@ -71,7 +70,7 @@ def test_ranked_csv_has_expected_bytes(tmp_path: Path) -> None:
     )
 
 
-def test_csvs_equal_those_of_pandas_byte_for_byte(tmp_path: Path, clotho: Callable[[str], Path]) -> None:
+def test_csvs_equal_those_of_pandas_byte_for_byte(tmp_path, clotho):
     matrix = small_matrix()
     for edition in (E2022, E2025):
         write_csv(matrix, tmp_path / "out.csv", edition)
@@ -85,7 +84,7 @@ def test_csvs_equal_those_of_pandas_byte_for_byte(tmp_path: Path, clotho: Callab
     assert frame.to_csv(index=False, lineterminator="\n").encode() == table(rows)
 
 
-def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path: Path) -> None:
+def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path):
     bits = np.random.default_rng(0).integers(0, 2**32, size=(24, 12), dtype=np.uint64).astype(np.uint32)
     bits[(bits & 0x7F800000) == 0x7F800000] = 0x80000000  # any 32 bits that are a finite number
     bits[:4, 0] = [1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF]
@@ -97,7 +96,7 @@ def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path: Pa
     assert summarise_matrix(again, E2025).values == summarise_matrix(matrix, E2025).values
 
 
-def test_rows_and_columns_of_a_csv_may_have_any_order(tmp_path: Path) -> None:
+def test_rows_and_columns_of_a_csv_may_have_any_order(tmp_path):
     matrix = small_matrix(values=np.random.default_rng(5).integers(0, 4, size=(24, 12)).astype(np.float32))
     write_csv(matrix, tmp_path / "x.csv", E2025)
     with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
@@ -109,7 +108,7 @@ def test_rows_and_columns_of_a_csv_may_have_any_order(tmp_path: Path) -> None:
     assert summarise_matrix(again, E2025).values == pytest.approx(summarise_matrix(matrix, E2025).values)
 
 
-def test_ranked_csv_scores_as_its_matrix(tmp_path: Path, truth_path: Path) -> None:
+def test_ranked_csv_scores_as_its_matrix(tmp_path, truth_path):
     truth = read_captions(truth_path)
     for seed in range(5):
         matrix = small_matrix(values=np.random.default_rng(seed).integers(0, 5, size=(24, 12)).astype(np.float32))
@@ -169,9 +168,7 @@ FAULTS: list[tuple[str, Callable[[list[list[str]]], bytes], int | None, str]] = 
 
 
 @pytest.mark.parametrize(("year", "edit", "line", "word"), FAULTS)
-def test_each_fault_of_a_csv_is_found_with_its_line(
-    tmp_path: Path, year: str, edit: Callable[[list[list[str]]], bytes], line: int | None, word: str
-) -> None:
+def test_each_fault_of_a_csv_is_found_with_its_line(tmp_path, year, edit, line, word):
     edition, matrix = EDITIONS[year], small_matrix()
     write_csv(matrix, tmp_path / "out.csv", edition)
     assert check_csv((tmp_path / "out.csv").read_bytes(), edition, matrix).problems == []
@@ -182,7 +179,7 @@ def test_each_fault_of_a_csv_is_found_with_its_line(
 
 
 @pytest.mark.parametrize("wrong", ["high", "nan", "1e39"])
-def test_score_that_is_no_number_is_shown(wrong: str) -> None:
+def test_score_that_is_no_number_is_shown(wrong):
     matrix = small_matrix()
     header, *rows = csv.reader(csv_of(matrix, E2025).decode().splitlines())
     rows[4][7] = wrong
@@ -190,14 +187,14 @@ def test_score_that_is_no_number_is_shown(wrong: str) -> None:
     assert (problem.line, problem.detail) == (6, wrong)
 
 
-def test_unknown_names_are_shown_with_the_nearest_and_many_problems_are_counted() -> None:
+def test_unknown_names_are_shown_with_the_nearest_and_many_problems_are_counted():
     assert "'rain.wav'" in str(Problem(3, "unknown file name", "rain .wav", ["rain.wav", "wind.wav"]))
     shown = list(format_problems([Problem(line, "odd", str(line)) for line in range(1, 31)]))
     assert len(shown) == 21
     assert shown[-1].startswith("10 more")
 
 
-def test_header_tells_the_editions_of_a_csv(tmp_path: Path) -> None:
+def test_header_tells_the_editions_of_a_csv(tmp_path):
     for year, expected in (("2022", ["2022"]), ("2024", ["2023", "2024"]), ("2025", ["2025"]), ("custom", ["custom"])):
         write_csv(small_matrix(), tmp_path / "out.csv", EDITIONS[year])
         assert [edition.name for edition in editions_of(tmp_path / "out.csv")] == expected
@@ -216,7 +213,7 @@ def test_header_tells_the_editions_of_a_csv(tmp_path: Path) -> None:
         ({"query_texts": [" ", *map(str, range(23))]}, "empty"),
     ],
 )
-def test_matrix_that_a_csv_cannot_represent_is_not_written(tmp_path: Path, changes: Any, word: str) -> None:
+def test_matrix_that_a_csv_cannot_represent_is_not_written(tmp_path, changes, word):
     with pytest.raises(SubmissionError, match=word):
         write_csv(small_matrix(**changes), tmp_path / "out.csv", E2022)
     assert list(tmp_path.iterdir()) == []
@@ -225,7 +222,7 @@ def test_matrix_that_a_csv_cannot_represent_is_not_written(tmp_path: Path, chang
 # --- truth -------------------------------------------------------------------------------------------------------
 
 
-def test_captions_from_excel_or_an_editor_are_read(tmp_path: Path) -> None:
+def test_captions_from_excel_or_an_editor_are_read(tmp_path):
     for data in (truth_bytes(), b"\xef\xbb\xbf" + truth_bytes().replace(b"\n", b"\r\n")):
         (tmp_path / "captions.csv").write_bytes(data)
         truth = read_captions(tmp_path / "captions.csv")
@@ -233,7 +230,7 @@ def test_captions_from_excel_or_an_editor_are_read(tmp_path: Path) -> None:
         assert relevant_names(truth) == {text: [NAMES[n]] for n, texts in enumerate(CAPTIONS) for text in texts}
 
 
-def test_truths_of_clotho_and_of_a_blind_set(clotho: Callable[[str], Path], tmp_path: Path) -> None:
+def test_truths_of_clotho_and_of_a_blind_set(clotho, tmp_path):
     truth = read_captions(clotho("evaluation"))
     assert truth.shape == (5225, 1045)
     with pytest.raises(SubmissionError, match="same caption"):
@@ -258,14 +255,14 @@ def test_truths_of_clotho_and_of_a_blind_set(clotho: Callable[[str], Path], tmp_
         ('file_name,caption_1\na.wav,"Rain\n', "CSV"),
     ],
 )
-def test_wrong_captions_file_is_refused(tmp_path: Path, content: str, word: str) -> None:
+def test_wrong_captions_file_is_refused(tmp_path, content, word):
     (tmp_path / "captions.csv").write_text(content)
     with pytest.raises(KitError, match=word):
         read_captions(tmp_path / "captions.csv")
 
 
 @pytest.mark.parametrize("row", ["Wind,['a.wav']", "Rain,[]", "Rain,a.wav", "Rain,['x.wav']", "Rain,[1"])
-def test_wrong_annotations_are_refused_by_line(tmp_path: Path, row: str) -> None:
+def test_wrong_annotations_are_refused_by_line(tmp_path, row):
     (tmp_path / "a.csv").write_text(f"query,audio_filenames\n{row}\n")
     with pytest.raises(SubmissionError, match="line 2"):
         read_annotations(tmp_path / "a.csv", labels_of({"Rain": None}, ["a.wav"]))
@@ -274,7 +271,7 @@ def test_wrong_annotations_are_refused_by_line(tmp_path: Path, row: str) -> None
 # --- score matrices and pairs ------------------------------------------------------------------------------------
 
 
-def test_score_matrix_survives_a_round_trip(tmp_path: Path) -> None:
+def test_score_matrix_survives_a_round_trip_and_refuses_damage(tmp_path):
     relevant = [None, ["clip3", "clip1"], *small_matrix().relevant[2:]]
     matrix = small_matrix(relevant=relevant, facts={"é": [1]})
     write_scores(tmp_path / "a.npy", matrix)
@@ -285,6 +282,21 @@ def test_score_matrix_survives_a_round_trip(tmp_path: Path) -> None:
         assert vars(again) | {"values": again.values.tobytes()} == vars(matrix) | {"values": matrix.values.tobytes()}
         assert again.relevant_columns()[:2] == [[], [1, 3]]
     assert np.load(tmp_path / "a.npy").dtype == np.float32
+    path = tmp_path / "a.npy"
+    for damage in (
+        lambda: path.write_bytes(path.read_bytes()[:-4]),
+        lambda: path.with_suffix(".json").write_text("{}"),
+    ):
+        write_scores(path, small_matrix())
+        damage()
+        with pytest.raises(SubmissionError, match=r"a\.npy"):
+            read_scores(path)
+    labels = {"query_texts": ["a", "b"], "clip_ids": ["x"], "file_names": ["x.wav"], "relevant": [None, None]}
+    Labels(query_ids=["1", "2"], **labels)  # type: ignore[arg-type]
+    with pytest.raises(SubmissionError, match="quotes"):
+        Labels(query_ids=[1, 2], **labels)  # type: ignore[arg-type,list-item]
+    with pytest.raises(SubmissionError, match="quotes"):
+        Labels(query_ids=["1", "2"], **labels | {"file_names": [0]})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -301,24 +313,12 @@ def test_score_matrix_survives_a_round_trip(tmp_path: Path) -> None:
         {"relevant": [["clip0", "clip0"]] * 24},
     ],
 )
-def test_inconsistent_score_matrix_is_refused(changes: dict[str, Any]) -> None:
+def test_inconsistent_score_matrix_is_refused(changes):
     with pytest.raises(SubmissionError):
         small_matrix(**changes)
 
 
-def test_damaged_score_matrix_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    for damage in (
-        lambda: path.write_bytes(path.read_bytes()[:-4]),
-        lambda: path.with_suffix(".json").write_text("{}"),
-    ):
-        write_scores(path, small_matrix())
-        damage()
-        with pytest.raises(SubmissionError, match=r"a\.npy"):
-            read_scores(path)
-
-
-def test_pairs_survive_a_round_trip_and_wrong_ones_are_refused_by_line(tmp_path: Path) -> None:
+def test_pairs_survive_a_round_trip_and_wrong_ones_are_refused_by_line(tmp_path):
     pairs = [Pair("q1", "é", "clip0", "a b.wav", 0.25, 1), Pair("q1", "é", "clip1", "b.wav", 0.125, 2)]
     write_pairs(tmp_path / "p.jsonl", pairs)
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
@@ -333,7 +333,7 @@ def test_pairs_survive_a_round_trip_and_wrong_ones_are_refused_by_line(tmp_path:
 # --- moments -----------------------------------------------------------------------------------------------------
 
 
-def test_found_windows_are_written_with_and_without_scores(tmp_path: Path) -> None:
+def test_found_windows_are_written_with_and_without_scores(tmp_path):
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     answers = read_answers(write_found(tmp_path / "found.jsonl"), truth)
     assert windows_by_query(answers) == FOUND
@@ -347,6 +347,10 @@ def test_found_windows_are_written_with_and_without_scores(tmp_path: Path) -> No
     assert not read_answers(tmp_path / "out.jsonl")[0].is_scored
     assert truth.windows() == QUERIES
     assert read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True)).is_blind
+    line = {"qid": 0, "query": "x", "vid": "v", WINDOWS: [[0, 1]], "relevant_windows": [[0, 1]]}
+    path = json_lines(tmp_path / "numbers.jsonl", [line])
+    truth = read_moment_truth(path)
+    assert windows_by_query(read_answers(path, truth)) == truth.windows() == {"0": [[0, 1]]}
 
 
 LINE = named("a_1") | {"pred_relevant_windows": [[0, 9, 0.9]]}
@@ -375,34 +379,23 @@ WINDOWS = "pred_relevant_windows"
         ([LINE], None, "no line"),
     ],
 )
-def test_each_fault_of_found_windows_is_reported_with_its_line(
-    tmp_path: Path, lines: list[Any], line: int | None, word: str
-) -> None:
+def test_each_fault_of_found_windows_is_reported_with_its_line(tmp_path, lines, line, word):
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     data = "".join(json.dumps(each) + "\n" if each != "x" else "x\n" for each in lines).encode()
     problems = check_answers(data, truth).problems
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
 
 
-def test_query_ids_may_be_whole_numbers_as_in_unav_100(tmp_path: Path) -> None:
-    line = {"qid": 0, "query": "x", "vid": "v", WINDOWS: [[0, 1]], "relevant_windows": [[0, 1]]}
-    path = json_lines(tmp_path / "numbers.jsonl", [line])
-    truth = read_moment_truth(path)
-    assert windows_by_query(read_answers(path, truth)) == truth.windows() == {"0": [[0, 1]]}
-
-
 @pytest.mark.parametrize(
     ("window", "is_odd"), [([0, 1], False), ([-1, 1], True), ([59, 60], False), ([59, 61], True), ([5, 5], True)]
 )
-def test_windows_outside_the_recording_or_without_length_are_noted(
-    tmp_path: Path, window: list[float], is_odd: bool
-) -> None:
+def test_windows_outside_the_recording_or_without_length_are_noted(tmp_path, window, is_odd):
     line = named("a_1") | {"duration": 60, "relevant_windows": [window], WINDOWS: [window]}
     truth = read_moment_truth(json_lines(tmp_path / "one.jsonl", [line]))
     assert bool(check_answers((tmp_path / "one.jsonl").read_bytes(), truth).notes) == is_odd
 
 
-def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
+def test_unusual_windows_are_noted_but_scored(tmp_path):
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
     odd = [[5, 5, 0.1], [70, 80, 0.9], *([n, n + 1, 0.0] for n in range(10))]
     lines = [LINE | {WINDOWS: odd, "query": "other"}, *(named(q) | {WINDOWS: FOUND[q]} for q in list(FOUND)[1:])]
@@ -419,7 +412,7 @@ def test_unusual_windows_are_noted_but_scored(tmp_path: Path) -> None:
 # --- files of a run ----------------------------------------------------------------------------------------------
 
 
-def test_frames_and_tables_of_clips_survive_a_round_trip(tmp_path: Path) -> None:
+def test_frames_and_tables_of_clips_survive_a_round_trip(tmp_path):
     frames = {
         "a": FrameScores(np.array([0.0, 1, 3]), np.array([0.5, 0.25])),
         "b": FrameScores(np.array([2.0]), np.array([])),
@@ -433,12 +426,3 @@ def test_frames_and_tables_of_clips_survive_a_round_trip(tmp_path: Path) -> None
     assert [(row["path"], row["seconds"]) for row in found] == [("/NA", ""), ("/x, y.wav", "1.5")]
     with pytest.raises(SubmissionError, match="'z'"):
         read_clips(tmp_path / "c.csv", ["z"])
-
-
-def test_names_that_are_no_texts_are_refused() -> None:
-    labels = {"query_texts": ["a", "b"], "clip_ids": ["x"], "file_names": ["x.wav"], "relevant": [None, None]}
-    Labels(query_ids=["1", "2"], **labels)  # type: ignore[arg-type]
-    with pytest.raises(SubmissionError, match="quotes"):
-        Labels(query_ids=[1, 2], **labels)  # type: ignore[arg-type,list-item]
-    with pytest.raises(SubmissionError, match="quotes"):
-        Labels(query_ids=["1", "2"], **labels | {"file_names": [0]})  # type: ignore[arg-type]

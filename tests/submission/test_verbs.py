@@ -24,7 +24,7 @@ Said = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     write_run(folder / "run")
     write_moments_run(folder / "moments")
@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def said(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
+def said(made, monkeypatch, capsys):
     """Run a verb that succeeds, and return what it prints."""
     monkeypatch.chdir(made)
 
@@ -51,7 +51,7 @@ def said(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     return run
 
 
-def test_write_check_and_score_agree(said: Said) -> None:
+def test_write_check_and_score_agree(said):
     values = summarise_matrix(read_scores(Path("a.npy")), E2022).values
     for year in ("2022", "2024", "2025", "custom"):
         said(f"write a.npy --out {year}.csv --edition {year}")
@@ -68,7 +68,7 @@ def test_write_check_and_score_agree(said: Said) -> None:
     assert json.loads(said("score run:mean --json"))["queries"] == 24
 
 
-def test_blind_set_is_checked_by_its_names_on_disk(said: Said) -> None:
+def test_blind_set_is_checked_by_its_names_on_disk(said):
     said("write run/scores/blind.npy --out blind.csv")
     Path("queries.csv").write_text("caption\n" + "".join(f"blind {n}\n" for n in range(24)))
     Path("sounds").mkdir()
@@ -77,7 +77,7 @@ def test_blind_set_is_checked_by_its_names_on_disk(said: Said) -> None:
     assert "ok" in said("check blind.csv --queries queries.csv --audio sounds")
 
 
-def test_matrix_of_queries_from_a_file_is_scored_with_captions(said: Said) -> None:
+def test_matrix_of_queries_from_a_file_is_scored_with_captions(said):
     matrix = read_scores(Path("run/scores/blind.npy"))
     names, texts = matrix.file_names, matrix.query_texts
     assert len(texts) == 2 * len(names)
@@ -89,7 +89,7 @@ def test_matrix_of_queries_from_a_file_is_scored_with_captions(said: Said) -> No
     assert said("score a.npy --truth captions.csv") == said("score a.npy")
 
 
-def test_compare_prints_the_paired_test(said: Said) -> None:
+def test_compare_prints_the_paired_test(said):
     systems = [summarise_matrix(read_scores(Path(f"{name}.npy")), E2022) for name in "ab"]
     expected = compare(systems[0], [systems[1]])
     text = said("compare a.npy b.npy")
@@ -100,7 +100,7 @@ def test_compare_prints_the_paired_test(said: Said) -> None:
     assert json.loads(said("compare a.npy a.npy --json"))["p"] == 1
 
 
-def test_blend_by_equal_and_by_searched_weights(said: Said) -> None:
+def test_blend_by_equal_and_by_searched_weights(said):
     said("blend a.npy run:best --out ab.npy")
     parts = {"a.npy": read_scores(Path("a.npy")), "run:best": read_scores(Path("run/scores/best.npy"))}
     assert np.array_equal(read_scores(Path("ab.npy")).values, blend(parts).values)
@@ -109,7 +109,7 @@ def test_blend_by_equal_and_by_searched_weights(said: Said) -> None:
     assert "mAP@10" in said("score best.npy")
 
 
-def test_rerank_by_a_judge_whose_weight_is_chosen_on_validation(said: Said) -> None:
+def test_rerank_by_a_judge_whose_weight_is_chosen_on_validation(said):
     for name in ("a", "val_a"):
         matrix, lines = read_scores(Path(f"{name}.npy")), []
         for row in range(24):
@@ -125,7 +125,7 @@ def test_rerank_by_a_judge_whose_weight_is_chosen_on_validation(said: Said) -> N
     assert summarise_matrix(found, E2022).values["R@1"] > 0.9
 
 
-def test_moments_are_checked_scored_and_written(said: Said) -> None:
+def test_moments_are_checked_scored_and_written(said):
     write_true(Path("true.jsonl"))
     write_true(Path("list.jsonl"), blind=True)
     write_found(Path("dev.jsonl"))
@@ -137,13 +137,13 @@ def test_moments_are_checked_scored_and_written(said: Said) -> None:
     assert "note" in said("check dev.jsonl")
 
 
-def test_package_and_report_are_written(said: Said) -> None:
+def test_package_and_report_are_written(said):
     Path("about.yaml").write_text(json.dumps(about()))
     assert "not ready" in said("pack run --about about.yaml --out mine.zip")
     assert "wrote" in said("report run:mean --out page.html")
 
 
-def test_help_names_the_verbs_and_imports_no_torch(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_verbs_and_imports_no_torch(root, capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in ["check", "score", "compare", "write", "blend", "rerank", "pack", "report"])

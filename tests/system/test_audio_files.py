@@ -32,14 +32,14 @@ WAVEFORM = {"waveform": Waveform(kind="waveform", sample_rate=16_000)}
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published(tmp_path_factory):
     """The tiny world as MP3 and FLAC files at 16 and 44.1 kHz, 1 to 7 s, longer than a crop."""
     folder = tmp_path_factory.mktemp("published")
     return tiny.make_compressed_world(folder / "world", {"development": 12, "validation": 6, "evaluation": 10})
 
 
 @pytest.fixture
-def mp3s(published: Path, tmp_path: Path) -> Path:
+def mp3s(published, tmp_path):
     """A copy of the published files."""
     shutil.copytree(published.parent, tmp_path / "world")
     return tmp_path / "world" / published.name
@@ -60,7 +60,7 @@ def trained(path: Path, out: Path) -> dict[str, np.ndarray]:
     return load_file(out / "only/e0002.safetensors")
 
 
-def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(mp3s: Path, tmp_path: Path) -> None:
+def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(mp3s, tmp_path):
     clips, files = read_manifest(mp3s), build_features(read_manifest(mp3s), WAVEFORM, tmp_path / "banks")
     draw, differing, samples = np.random.default_rng(0), 0, 0
     for clip in clips:
@@ -76,9 +76,7 @@ def test_audio_samples_decoded_piece_by_piece_differ_by_at_most_one_16_bit_step(
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_run_on_audio_files_matches_uninterrupted_run(
-    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_and_resumed_run_on_audio_files_matches_uninterrupted_run(mp3s, tmp_path, monkeypatch):
     tiny.narrowed(monkeypatch)
     path = recipe(mp3s, tmp_path / "files")
     trained(path, tmp_path / "run")
@@ -87,9 +85,7 @@ def test_killed_and_resumed_run_on_audio_files_matches_uninterrupted_run(
     assert lines(tmp_path / "again") == lines(tmp_path / "run")
 
 
-def test_run_that_reads_audio_files_ranks_and_embeds(
-    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_reads_audio_files_ranks_and_embeds_and_skips_damaged_files(mp3s, tmp_path, monkeypatch, caplog):
     tiny.narrowed(monkeypatch)
     run = tmp_path / "run"
     assert main(["run", str(recipe(mp3s, tmp_path / "files")), "--out", str(run)]) == 0
@@ -97,20 +93,20 @@ def test_run_that_reads_audio_files_ranks_and_embeds(
     assert result["rank"]["evaluation"]["mAP@10"] > 0.1
     queries = tmp_path / "queries.csv"
     queries.write_text("caption\na low tone\n")
-    audio = Path(read_manifest(mp3s)[-1].path).parent
-    ranked = ["rank", run, audio, queries, "--out", tmp_path / "scores.npy"]
-    assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
+    paths = [Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation"]
+    ranked = ["rank", run, paths[0].parent, queries, "--out", tmp_path / "scores.npy", "--cache", tmp_path / "cache"]
+    assert main([*map(str, ranked)]) == 0
     assert np.load(tmp_path / "scores.npy").shape == (1, 10)
     assert not list(tmp_path.rglob("waveform-*"))
+    damage(next(path for path in paths if path.suffix == ".flac"))
+    assert main([*map(str, ranked)]) == 0
+    assert np.load(tmp_path / "scores.npy").shape == (1, 9)
+    assert "skipped 1 clip that cannot be used" in caplog.text
 
 
 def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
-    mp3s: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    mp3s, tmp_path, monkeypatch, caplog, capsys
+):
     tiny.narrowed(monkeypatch)
     path = recipe(mp3s, tmp_path / "files")
     damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
@@ -124,7 +120,7 @@ def test_damaged_audio_file_is_named_when_it_ends_a_run_and_skipped_by_the_next(
     assert "skipped 1 clip that cannot be used" in caplog.text
 
 
-def test_clips_share_a_content_key_only_if_their_audio_files_are_equal(tmp_path: Path) -> None:
+def test_clips_share_a_content_key_only_if_their_audio_files_are_equal(tmp_path):
     wave = np.random.default_rng(0).uniform(-0.5, 0.5, 200_000)
     for name, sample in (("one", 0.1), ("same", 0.1), ("edited", 0.2)):
         wave[100_000] = sample
@@ -139,7 +135,7 @@ def test_clips_share_a_content_key_only_if_their_audio_files_are_equal(tmp_path:
     assert backwards.keys == features.keys, "independent of the order"
 
 
-def test_audio_file_that_changes_during_use_raises_an_error_but_is_not_listed_as_broken(tmp_path: Path) -> None:
+def test_audio_file_that_changes_during_use_raises_an_error_but_is_not_listed_as_broken(tmp_path):
     path = tmp_path / "one.wav"
     soundfile.write(path, np.random.default_rng(0).uniform(-0.5, 0.5, 64_000), 16_000)
     clips = [Clip(id="one", path=str(path), captions=[])]
@@ -153,9 +149,7 @@ def test_audio_file_that_changes_during_use_raises_an_error_but_is_not_listed_as
     assert not again.broken
 
 
-def test_each_process_decodes_only_its_share_of_a_batch(
-    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_process_decodes_only_its_share_of_a_batch(mp3s, tmp_path, monkeypatch):
     clips = read_manifest(mp3s)[:10]
     features = build_features(clips, WAVEFORM, tmp_path / "banks")
     decoded: list[str] = []
@@ -182,27 +176,10 @@ def damage(path: Path) -> None:
     path.write_bytes(content[:third] + bytes(third) + content[2 * third :])
 
 
-def test_run_refuses_a_damaged_audio_file_of_a_rank_entry_before_training_starts(
-    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_refuses_a_damaged_audio_file_of_a_rank_entry_before_training_starts(mp3s, tmp_path, monkeypatch, capsys):
     tiny.narrowed(monkeypatch)
     path = next(Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation" and "flac" in one.path)
     damage(path)
     assert main(["run", str(recipe(mp3s, tmp_path / "files")), "--out", str(tmp_path / "run")]) == 1
     assert "evaluation" in capsys.readouterr().err
     assert not (tmp_path / "run/only").exists(), "nothing is trained"
-
-
-def test_damaged_audio_files_are_skipped_when_a_folder_is_ranked(
-    mp3s: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    tiny.narrowed(monkeypatch)
-    trained(recipe(mp3s, tmp_path / "files"), tmp_path / "run")
-    paths = [Path(one.path) for one in read_manifest(mp3s) if one.split == "evaluation"]
-    damage(next(path for path in paths if path.suffix == ".flac"))
-    queries = tmp_path / "queries.csv"
-    queries.write_text("caption\na low tone\n")
-    ranked = ["rank", tmp_path / "run", paths[0].parent, queries, "--out", tmp_path / "s.npy"]
-    assert main([*map(str, ranked), "--cache", str(tmp_path / "cache")]) == 0
-    assert np.load(tmp_path / "s.npy").shape == (1, 9)
-    assert "skipped 1 clip that cannot be used" in caplog.text

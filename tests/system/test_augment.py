@@ -46,9 +46,7 @@ def small(folder: Path) -> Path:
         (9, [0.83, 0.37, 0.93, 0.36, 0.48, 0.86], [("Dogs bark.", "Two dogs are barking."), ("Rain",)]),
     ],
 )
-def test_replaced_captions_match_hand_computed_random_draws(
-    tmp_path: Path, seed: int, draws: list[float], expected: list[tuple[str, ...]]
-) -> None:
+def test_replaced_captions_match_hand_computed_random_draws(tmp_path, seed, draws, expected):
     """Two draws per caption: whether it is replaced (below 0.5), and the choice of its alternative."""
     assert np.random.default_rng([seed, 1]).random(6).round(2).tolist() == draws
     augmentation = Augmentation(replacing(small(tmp_path)), [DOGS, RAIN])
@@ -59,14 +57,14 @@ def test_replaced_captions_match_hand_computed_random_draws(
     assert augmentation.new_texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
 
 
-def test_caption_is_replaced_only_by_alternatives_listed_for_its_clip_and_index(tmp_path: Path) -> None:
+def test_caption_is_replaced_only_by_alternatives_listed_for_its_clip_and_index(tmp_path):
     rows = [("dogs.wav", 0, "x"), ("dogs.wav", 1, "y")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 1), [DOGS])
     items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(DOGS, (DOGS.captions[0],), (0,)), Item(DOGS, ("", ""), (1, 0))]
     assert [item.captions for item in augmentation(items, [0])] == [("y",), ("x",), ("y", "x")]
 
 
-def test_alternative_captions_are_drawn_with_expected_frequencies(tmp_path: Path) -> None:
+def test_alternative_captions_are_drawn_with_expected_frequencies(tmp_path):
     rows = [("dogs.wav", 0, name) for name in ("x", "y", "z")]
     augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 0.3), [DOGS])
     items = [Item(DOGS, ("Dogs bark.",), (0,))] * 200
@@ -75,7 +73,7 @@ def test_alternative_captions_are_drawn_with_expected_frequencies(tmp_path: Path
     assert shares == pytest.approx({"Dogs bark.": 0.7, "x": 0.1, "y": 0.1, "z": 0.1}, abs=0.01)
 
 
-def test_probability_1_replaces_all_captions_with_alternatives(tmp_path: Path) -> None:
+def test_probability_1_replaces_all_captions_with_alternatives(tmp_path):
     augmentation = Augmentation(
         replacing(table(tmp_path / "a.csv", ALTERNATIVES, ("rain.wav", 0, "x")), 1), [DOGS, RAIN]
     )
@@ -84,7 +82,7 @@ def test_probability_1_replaces_all_captions_with_alternatives(tmp_path: Path) -
         assert [item.captions for item in augmentation(items, [step])] == [("x",), ("Dogs bark.",)]
 
 
-def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world: Path, tmp_path: Path) -> None:
+def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world, tmp_path):
     clips = [one for one in read_manifest(world) if one.split == "development"]
     augmentation = Augmentation(replacing(augmented.alternatives(world, tmp_path / "a.csv")), clips)
     items = make_items(clips, "clip")
@@ -98,7 +96,7 @@ def test_replacing_captions_does_not_alter_the_draws_of_clips_and_captions(world
     assert again.batch(3) == changed.batch(3)
 
 
-def test_caption_replacements_are_drawn_again_in_every_step(tmp_path: Path) -> None:
+def test_caption_replacements_are_drawn_again_in_every_step(tmp_path):
     augmentation = Augmentation(replacing(small(tmp_path)), [DOGS, RAIN])
     sampler = Sampler([[Item(DOGS, (DOGS.captions[1],), (1,))] * 2], "size", 2, None, (1,), augmentation)
     assert len({item.captions for step in range(40) for item in sampler.batch(step)}) == 3
@@ -117,9 +115,7 @@ def test_caption_replacements_are_drawn_again_in_every_step(tmp_path: Path) -> N
         ([("cats.wav", 0, "x")] * 3, "training"),
     ],
 )
-def test_bad_lines_of_an_alternatives_file_are_refused(
-    tmp_path: Path, rows: list[tuple[object, ...]], said: str
-) -> None:
+def test_bad_lines_of_an_alternatives_file_are_refused(tmp_path, rows, said):
     clips = [DOGS, RAIN, clip("mute.wav"), clip("twin.wav", "a"), clip("twin.wav", "b", source="b")]
     with pytest.raises(DataError, match=said):
         Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), clips)
@@ -133,7 +129,7 @@ def test_bad_lines_of_an_alternatives_file_are_refused(
         ("a.csv", "", "empty"),
     ],
 )
-def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_alternatives_files_of_wrong_format_are_refused(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         Augmentation(replacing(tmp_path / name), [DOGS])
@@ -141,7 +137,7 @@ def test_alternatives_files_of_wrong_format_are_refused(tmp_path: Path, name: st
         Augmentation(replacing(tmp_path / "gone.csv"), [DOGS])
 
 
-def test_teacher_embeds_original_captions_instead_of_alternatives(tmp_path: Path) -> None:
+def test_teacher_embeds_original_captions_instead_of_alternatives(tmp_path):
     augmentation = Augmentation(replacing(small(tmp_path), 1), [DOGS, RAIN])
     draw = np.random.default_rng(0)
     captions = [caption_key(one, number) for one in (DOGS, RAIN) for number in range(len(one.captions))]
@@ -154,7 +150,7 @@ def test_teacher_embeds_original_captions_instead_of_alternatives(tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(world, tmp_path_factory):
     """The folder of a recipe with alternatives, and of its run."""
     folder = tmp_path_factory.mktemp("alternatives")
     file = augmented.alternatives(world, folder / "alternatives.csv")
@@ -164,39 +160,38 @@ def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("at_step", [2, 5])
-def test_killed_and_resumed_augmented_run_matches_uninterrupted_run(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_step: int
-) -> None:
+def test_killed_and_resumed_augmented_run_matches_uninterrupted_run(trained, tmp_path, monkeypatch, at_step):
     augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", at_step, monkeypatch)
     assert digest(tmp_path / "again") == digest(trained / "run")
     assert lines(tmp_path / "again") == lines(trained / "run")
 
 
-def test_caption_augmentation_changes_the_training_metrics(trained: Path, world: Path, tmp_path: Path) -> None:
+def test_augmentation_changes_metrics_vocabulary_and_relevance(trained, world, tmp_path):
     assert (
         main(["run", "--until=training", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")])
         == 0
     )
     assert lines(tmp_path / "run") != lines(trained / "run")
-
-
-def test_vocabulary_includes_words_of_replacement_captions(trained: Path) -> None:
     words = json.loads((trained / "run/vocabulary.json").read_text())
     assert {"seems", "apparently", "deep"} <= set(words)
+    data = load_data(load_recipe(trained / "augmented.yaml").recipe)
+    texts = data.new_texts()
+    assert len(texts) == 480
+    captions: list[Clip] = data.readable_clips("train")
+    cider = Cider.model_validate(augmented.tiny.relevance())
+    relevance = Relevance(cider, [one.captions for one in captions])
+    found = relevance.among([texts[0], captions[0].captions[0], texts[-1]]).scores(0, 3)
+    assert found[0, 1] > found[2, 1]
 
 
-def test_frozen_text_encoder_embeds_alternatives_before_training(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_text_encoder_embeds_alternatives_before_training(trained, tmp_path, monkeypatch):
     seen: list[str] = []
     monkeypatch.setattr("system.models.text.encoder.TextEncoder.prepare", lambda _, texts: seen.extend(texts))
     assert main(["run", "--until=training", str(trained / "augmented.yaml"), "--out", str(tmp_path / "run")]) == 0
     assert set(augmented.column(trained / "alternatives.csv", "alternative")) < set(seen)
 
 
-def test_resuming_with_a_changed_alternatives_file_is_refused(
-    trained: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resuming_with_a_changed_alternatives_file_is_refused(trained, world, tmp_path, capsys, monkeypatch):
     file = augmented.alternatives(world, tmp_path / "alternatives.csv")
     path = augmented.recipe(world, tmp_path, {"captions": {"file": str(file), "probability": 0.5}})
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -206,9 +201,7 @@ def test_resuming_with_a_changed_alternatives_file_is_refused(
     assert f"{file} changed since this run began" in said
 
 
-def test_check_reports_augmentation_and_missing_files(
-    trained: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_reports_augmentation_and_missing_files(trained, world, tmp_path, capsys):
     assert main(["check", str(trained / "augmented.yaml")]) == 0
     path = augmented.recipe(world, tmp_path, {"captions": {"file": "gone.csv", "probability": 0.5}})
     assert main(["check", str(path)]) == 1
@@ -222,14 +215,3 @@ def test_check_reports_augmentation_and_missing_files(
     said = refused(capsys, "check", path)
     assert "stages.only.augment.captions.probability" in said
     assert "stages.only.augment.caption" in said
-
-
-def test_relevance_is_computed_for_alternative_captions_too(trained: Path) -> None:
-    data = load_data(load_recipe(trained / "augmented.yaml").recipe)
-    texts = data.new_texts()
-    assert len(texts) == 480
-    captions: list[Clip] = data.readable_clips("train")
-    cider = Cider.model_validate(augmented.tiny.relevance())
-    relevance = Relevance(cider, [one.captions for one in captions])
-    found = relevance.among([texts[0], captions[0].captions[0], texts[-1]]).scores(0, 3)
-    assert found[0, 1] > found[2, 1]

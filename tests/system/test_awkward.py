@@ -1,7 +1,6 @@
 """Orders, keys and limits that show only where recordings, processes and settings differ (helpers/awkward.py)."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import awkward
@@ -10,6 +9,8 @@ import tiny
 import torch
 import torch.nn.functional as F
 
+from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
 from submission.runs.record import read_result
 from system.__main__ import main
 from system.experiments.summary import report
@@ -26,15 +27,12 @@ PASST = {"kind": "segments", "network": NETWORK | {"weights": "x.pt"}, "trainabl
 # --- scores ------------------------------------------------------------------------------------------------------
 
 
-def test_moment_scores_of_a_batch_of_mixed_lengths_match_those_of_single_recordings() -> None:
+def test_scores_in_a_batch_of_mixed_lengths_use_the_frames_of_each_recording():
     score, clips, captions = MomentScore(), awkward.recordings(), awkward.sentences()
     with torch.inference_mode():
         together = score(clips, captions)
         for number in range(len(awkward.LENGTHS)):
             assert torch.allclose(together[number : number + 1], score(clips.rows([number]), captions), atol=1e-5)
-
-
-def test_frame_cosines_of_each_query_use_the_frames_of_its_recording() -> None:
     clips, captions = awkward.recordings(), awkward.sentences()
     frames = clips.values.split(list(awkward.LENGTHS))
     found = cosines_of_queries(MomentScore(), clips, awkward.CLIP_OF, captions)
@@ -42,7 +40,7 @@ def test_frame_cosines_of_each_query_use_the_frames_of_its_recording() -> None:
         assert torch.allclose(found[query], F.cosine_similarity(frames[number], captions.values[query], -1), atol=1e-6)
 
 
-def test_very_low_moment_scores_keep_their_order() -> None:
+def test_very_low_moment_scores_keep_their_order():
     """Z - 1 is e^score for one frame, so that the log odds equal the score."""
     score = MomentScore()
     clips, captions = Ragged(torch.ones(1, 2), torch.tensor([1])), Embedded(torch.ones(1, 2))
@@ -54,9 +52,7 @@ def test_very_low_moment_scores_keep_their_order() -> None:
             assert float(score(clips, captions)) == pytest.approx(wanted, abs=0.15)
 
 
-def test_series_are_padded_in_blocks_that_stay_within_the_limit_of_padded_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_series_are_padded_in_blocks_that_stay_within_the_limit_of_padded_values(monkeypatch):
     clips = awkward.recordings()
     for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
         monkeypatch.setattr(embeddings, "MAX_PADDED", bound)
@@ -65,9 +61,7 @@ def test_series_are_padded_in_blocks_that_stay_within_the_limit_of_padded_values
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
 
 
-def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(
-    unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroken, monkeypatch):
     result = read_result(unbroken)
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
     monkeypatch.setattr(Run, "read_result", lambda _: result.model_copy(update={"rank": {"evaluation": entry}}))
@@ -77,7 +71,7 @@ def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(
 # --- settings and trackers ---------------------------------------------------------------------------------------
 
 
-def test_stages_with_equal_settings_draw_different_batches(world: Path, tmp_path: Path) -> None:
+def test_stages_with_equal_settings_draw_different_batches(world, tmp_path):
     alike = tiny.stage(epochs=1, steps_per_epoch=2)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, a=alike, b=alike))
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -85,3 +79,23 @@ def test_stages_with_equal_settings_draw_different_batches(world: Path, tmp_path
     assert (first["stage"], second["stage"]) == ("a", "b")
     assert first["loss"] != second["loss"]
     assert load_recipe(path).recipe.stages["a"] == load_recipe(path).recipe.stages["b"]
+
+
+def test_custom_edition_with_seven_clips_works_in_all_verbs(tmp_path, capsys):
+    world = tiny.make_world(tmp_path / "tones", {"development": 12, "validation": 4, "evaluation": 7})
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    strict = tiny.write_recipe(tmp_path / "strict.yaml", content)
+    assert main(["check", str(strict)]) == 1
+    assert "a ranked CSV needs 10 clips, not 7" in capsys.readouterr().out
+    content["rank"]["evaluation"]["edition"] = "custom"
+    recipe, run = tiny.write_recipe(tmp_path / "r.yaml", content), tmp_path / "run"
+    assert main(["check", str(recipe)]) == 0
+    assert main(["run", str(recipe), "--out", str(run)]) == 0
+    assert len((run / "submission/evaluation.csv").read_text().splitlines()[0].split(",")) == 8
+    assert submission(["check", str(run / "submission/evaluation.csv"), "--edition", "custom"]) == 0
+    argv = ["rank", str(run), str(world), "--split", "evaluation", "--out", str(tmp_path / "s.npy")]
+    assert main(argv) == 0
+    assert read_scores(tmp_path / "s.npy").values.shape == (35, 7)
+    assert submission(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "R@10, mAP@10, mAP@16: only 7 clips are ranked" in page

@@ -23,7 +23,7 @@ def files(folder: Path, kind: str) -> list[Path]:
     return sorted((folder / "bank").glob(f"*.{kind}"))
 
 
-def test_stored_series_are_read_by_all_processes(tmp_path: Path) -> None:
+def test_stored_series_are_read_by_all_processes(tmp_path):
     one, other = opened(tmp_path), opened(tmp_path)
     one.store("a key with blanks", series(5))
     other.store("b", series(2, 7))
@@ -41,7 +41,7 @@ def test_stored_series_are_read_by_all_processes(tmp_path: Path) -> None:
     assert np.array_equal(one.read("c"), series(3)), "the file grew after it was mapped"
 
 
-def test_first_copy_of_a_key_counts(tmp_path: Path) -> None:
+def test_first_copy_of_a_key_counts_and_vectors_of_other_settings_are_refused(tmp_path):
     one, other = opened(tmp_path), opened(tmp_path)
     one.store("a", series(1))
     other.store("a", series(2))
@@ -49,10 +49,17 @@ def test_first_copy_of_a_key_counts(tmp_path: Path) -> None:
     assert len(one.read("a")) == 1
     assert len(opened(tmp_path).read("a")) in (1, 2)
     assert sum(len(path.read_bytes().splitlines()) for path in files(tmp_path, "index")) == 2
+    opened(tmp_path)
+    for other in ({"dim": 5}, {"dtype": "float32"}, {"version": 2}):
+        with pytest.raises(KitError, match="settings"):
+            opened(tmp_path, **other)  # type: ignore[arg-type]
+    (tmp_path / "bank/bank.json").write_text("{")
+    with pytest.raises(KitError, match="delete"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 2))
-def test_cut_line_of_a_killed_process_is_ignored(tmp_path: Path, cut: int) -> None:
+def test_cut_line_of_a_killed_process_is_ignored(tmp_path, cut):
     bank = opened(tmp_path)
     bank.store("a", series(1))
     bank.store("b", series(2))
@@ -69,7 +76,7 @@ def test_cut_line_of_a_killed_process_is_ignored(tmp_path: Path, cut: int) -> No
 
 
 @pytest.mark.parametrize("damage", ["byte", "cut", "gone", "index"])
-def test_damage_is_refused_with_the_folder_to_delete(tmp_path: Path, damage: str) -> None:
+def test_damage_is_refused_with_the_folder_to_delete(tmp_path, damage):
     bank = opened(tmp_path)
     bank.store("a", series(1))
     bank.store("b", series(2))
@@ -88,23 +95,13 @@ def test_damage_is_refused_with_the_folder_to_delete(tmp_path: Path, damage: str
         assert np.array_equal(opened(tmp_path).read("a"), series(1))
 
 
-def test_vectors_of_other_settings_are_refused(tmp_path: Path) -> None:
-    opened(tmp_path)
-    for other in ({"dim": 5}, {"dtype": "float32"}, {"version": 2}):
-        with pytest.raises(KitError, match="settings"):
-            opened(tmp_path, **other)  # type: ignore[arg-type]
-    (tmp_path / "bank/bank.json").write_text("{")
-    with pytest.raises(KitError, match="delete"):
-        opened(tmp_path)
-
-
 @pytest.mark.parametrize("values", [np.zeros((0, 4)), np.zeros((2, 3)), np.zeros(4)])
-def test_series_of_another_form_are_refused(tmp_path: Path, values: np.ndarray) -> None:
+def test_series_of_another_form_are_refused(tmp_path, values):
     with pytest.raises(KitError, match="form"):
         opened(tmp_path).store("a", values)
 
 
-def test_series_after_a_full_disk_go_to_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_after_a_full_disk_go_to_another_file(tmp_path, monkeypatch):
     bank = opened(tmp_path)
     bank.store("a", series(1))
     real = Path.open
@@ -126,7 +123,7 @@ def test_series_after_a_full_disk_go_to_another_file(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_hundred_thousand_series_open_in_three_seconds(tmp_path: Path) -> None:
+def test_hundred_thousand_series_open_in_three_seconds(tmp_path):
     bank, row = opened(tmp_path, 1), np.ones((1, 1), np.float16)
     for number in range(100_000):
         bank.store(f"{number:064x}", row)
@@ -135,7 +132,7 @@ def test_hundred_thousand_series_open_in_three_seconds(tmp_path: Path) -> None:
     assert time.process_time() - began < 3
 
 
-def test_bank_goes_on_after_an_interrupted_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bank_goes_on_after_an_interrupted_store(tmp_path, monkeypatch):
     """Ctrl-C between the frames and their line in the index."""
     bank = Bank(tmp_path / "bank", 2, "float32", {})
     bank.store("a", np.ones((3, 2)))

@@ -1,7 +1,6 @@
 """Clips and captions of a batch, and their tensors."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def fake_clips(count: int, source: str, captions: int) -> list[Clip]:
     ]
 
 
-def test_equal_mix_draws_sources_equally_and_repeats_no_item_before_all_are_drawn() -> None:
+def test_sources_are_shuffled_independently_and_drawn_equally_or_by_size():
     big, small = make_items(fake_clips(30, "big", 1), "clip"), make_items(fake_clips(6, "small", 1), "clip")
     sampler = Sampler([big, small], "equal", 8, 1, (1,))
     seen = [item for step in range(15) for item in sampler.batch(step)]
@@ -42,17 +41,21 @@ def test_equal_mix_draws_sources_equally_and_repeats_no_item_before_all_are_draw
     bigs = [item.clip.id for item in seen if item.clip.source == "big"]
     assert len(set(bigs[:30])) == len(set(bigs[30:])) == 30
     assert bigs[:30] != bigs[30:]
-
-
-def test_mix_by_size_draws_every_item_equally_often() -> None:
     sources = [make_items(fake_clips(n, s, 1), "clip") for n, s in ((30, "big"), (6, "small"))]
     sampler = Sampler(sources, "size", 12, "all", (1,))
     seen = [item.clip.id for step in range(3) for item in sampler.batch(step)]
     assert len(set(seen)) == 36
     assert sampler.steps_of_all == 3
+    # Two sources of ten items: the same order in both would pair their items for ever.
+    sources = [make_items(fake_clips(10, name, 1), "clip") for name in ("one", "two")]
+    sampler = Sampler(sources, "equal", 20, 1, (1,))
+    items = sampler.batch(0)
+    orders = [[int(item.clip.file_name) for item in items if item.clip.source == name] for name in ("one", "two")]
+    assert [sorted(order) for order in orders] == [list(range(10))] * 2
+    assert orders[0] != orders[1]
 
 
-def test_batch_depends_only_on_seed_and_step() -> None:
+def test_batch_depends_only_on_seed_and_step():
     make = lambda seed: Sampler([make_items(fake_clips(20, "a", 5), "clip")], "size", 8, 2, seed)  # noqa: E731
     one, other = make((1, 0)), make((1, 0))
     for step in (9, 2, 5):
@@ -68,42 +71,18 @@ def test_batch_depends_only_on_seed_and_step() -> None:
     assert len(texts) == 100, "some captions are never drawn"
 
 
-def test_captions_of_a_clip_are_drawn_again_in_every_step() -> None:
+def test_captions_of_a_clip_are_drawn_again_in_every_step():
     sampler = Sampler([make_items(fake_clips(4, "a", 9), "clip")], "size", 4, 2, (0,))
     drawn = {step: {item.clip.id: item.captions for item in sampler.batch(step)} for step in range(6)}
     for clip in drawn[0]:
         assert len({drawn[step][clip] for step in drawn}) > 2
 
 
-def test_setting_named_unit_gives_one_caption_per_item_for_pair_and_several_for_clip() -> None:
+def test_units_of_items_and_labels_of_all_their_windows(tmp_path):
     clips = fake_clips(4, "a", 3)
     assert [item.captions for item in make_items(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
     sampler = Sampler([make_items(clips, "clip")], "size", 4, 5, (0,))
     assert all(len(item.captions) == 3 for item in sampler.batch(0))
-
-
-@pytest.mark.parametrize("sizes", [[3], [4, 3], [9, 0]])
-def test_fewer_items_than_batch_size_are_refused(sizes: list[int]) -> None:
-    with pytest.raises(KitError, match="training"):
-        Sampler([make_items(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))
-
-
-def test_sources_are_shuffled_independently() -> None:
-    """Two sources of ten items: the same order in both would pair their items for ever."""
-    sources = [make_items(fake_clips(10, name, 1), "clip") for name in ("one", "two")]
-    sampler = Sampler(sources, "equal", 20, 1, (1,))
-    items = sampler.batch(0)
-    orders = [[int(item.clip.file_name) for item in items if item.clip.source == name] for name in ("one", "two")]
-    assert [sorted(order) for order in orders] == [list(range(10))] * 2
-    assert orders[0] != orders[1]
-
-
-@pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])
-def test_epoch_of_all_items_has_only_full_batches(items: int, steps: int) -> None:
-    assert Sampler([make_items(fake_clips(items, "a", 1), "clip")], "size", 8, 1, (1,)).steps_of_all == steps
-
-
-def test_moment_batch_labels_cover_all_windows_of_an_item(tmp_path: Path) -> None:
     bank = Bank(tmp_path / "frames", 1, "float32", {})
     tiny.store_all(bank, [("five", np.zeros((5, 1), np.float32)), ("three", np.zeros((3, 1), np.float32))])
     long, short = fake_clips(2, "a", 1)
@@ -111,11 +90,21 @@ def test_moment_batch_labels_cover_all_windows_of_an_item(tmp_path: Path) -> Non
     windows = (((0.0, 1.0), (3.0, 5.0)), ((2.0, 9.0),))
     items = [Item(clip, ("a",), windows=each) for clip, each in zip((long, short), windows, strict=True)]
     labels = make_batch_without_audio(items, features, None).labels
-    assert labels is not None
     assert labels.int().tolist() == [[1, 0, 0, 1, 1], [0, 0, 1, 0, 0]]
 
 
-def test_draws_of_a_step_for_different_purposes_have_different_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [[3], [4, 3], [9, 0]])
+def test_fewer_items_than_batch_size_are_refused(sizes):
+    with pytest.raises(KitError, match="training"):
+        Sampler([make_items(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))
+
+
+@pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])
+def test_epoch_of_all_items_has_only_full_batches(items, steps):
+    assert Sampler([make_items(fake_clips(items, "a", 1), "clip")], "size", 8, 1, (1,)).steps_of_all == steps
+
+
+def test_draws_of_a_step_for_different_purposes_have_different_seeds(monkeypatch):
     seeds, make = list[tuple[int, ...]](), np.random.default_rng
 
     def recorded(seed: Any) -> np.random.Generator:

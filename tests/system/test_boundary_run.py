@@ -40,23 +40,19 @@ def answers(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def run(moments_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(moments_manifest, tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("boundaries")
     assert main(["run", str(boundary_recipe(moments_manifest, folder)), "--out", str(folder / "run")]) == 0
     return folder / "run"
 
 
-def test_all_weights_of_a_moment_model_with_learned_boundaries_are_trained(run: Path) -> None:
-    """All numbers and the layer have moved from their start."""
+def test_all_weights_of_a_boundary_model_are_trained_and_counted(run, tmp_path):
     score = open_trained(run).model.moments
     start = {"scale": 10.0, "offset": -3.0, "enter": -2.0, "leave": -2.0, "rate": 1.0}
     assert score.trained_numbers().keys() == start.keys()
     assert all(abs(value - start[name]) > 1e-4 for name, value in score.trained_numbers().items())
-
-
-def test_plan_and_run_count_the_same_weights_of_a_boundary_model(run: Path, tmp_path: Path) -> None:
-    """2 x D inputs and outputs, with a bias; single numbers are not counted, as in other scores."""
+    # 2 x D inputs and outputs, with a bias; single numbers are not counted, as in other scores.
     recipe = open_trained(run).recipe
     counted = RunResult.model_validate_json((run / "result.json").read_text()).parameters
     width = 2 * recipe.model.text.dim
@@ -68,9 +64,7 @@ def test_plan_and_run_count_the_same_weights_of_a_boundary_model(run: Path, tmp_
     assert "score" not in trainable_parameters(plain, data)
 
 
-def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_export(
-    run: Path, moments_manifest: Path, tmp_path: Path
-) -> None:
+def test_windows_of_a_boundary_model_are_found_by_its_run_its_export_and_the_page(run, moments_manifest, tmp_path):
     asked = [str(moments_manifest), str(moments_manifest.parent / "moments.jsonl")]
     asked += ["--split", "evaluation", "--cache", str(tmp_path / "cache")]
     expected = (run / "scores" / "heard.windows.jsonl").read_bytes()
@@ -80,10 +74,6 @@ def test_verb_rank_finds_equal_windows_from_a_boundary_model_run_and_from_its_ex
         assert (tmp_path / "w.jsonl").read_bytes() == expected
     assert main(["locate", str(run), *asked, "--decode", "heard=null", "--out", str(tmp_path / "plain.jsonl")]) == 0
     assert (tmp_path / "plain.jsonl").read_bytes() != expected
-
-
-def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_manifest: Path, tmp_path: Path) -> None:
-    """Every answer's recording is among the hits, with the windows of the run's file to rounding."""
     model = load_model(run, cache=tmp_path / "cache")
     pool = model.open(list_clips(moments_manifest, "evaluation"))
     search = Search(model, pool, moments_manifest)
@@ -92,13 +82,10 @@ def test_search_finds_the_moment_windows_of_a_boundary_run(run: Path, moments_ma
     for qid, windows in answers(run / "scores/heard.windows.jsonl").items():
         found = search.find(moments[qid].text, len(pool.clips))
         (hit,) = [hit for hit in found or [] if pool.clips[hit.row].file_name == names[moments[qid].clip]]
-        assert hit.located is not None
         assert np.abs(np.array(hit.located.windows) - windows).max() < 2e-4
 
 
-def test_boundary_training_with_two_processes_matches_one_process(
-    run: Path, moments_manifest: Path, tmp_path: Path
-) -> None:
+def test_boundary_training_with_two_processes_matches_one_process(run, moments_manifest, tmp_path):
     """Equal to rounding. Losses above 100 let it grow from step to step, with constant transitions as well."""
     done = together(2, [["run", boundary_recipe(moments_manifest, tmp_path), "--out", tmp_path / "two"]], tmp_path)
     assert done.returncode == 0, done.stderr

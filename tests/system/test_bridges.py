@@ -23,20 +23,18 @@ from system.runs.folder import Run
 
 
 @pytest.fixture(scope="module")
-def exported(unbroken: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(unbroken, tmp_path_factory):
     out = tmp_path_factory.mktemp("exported") / "model"
     assert main(["export", str(unbroken), "--out", str(out)]) == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def opened(exported: Path) -> SentenceTransformer:
+def opened(exported):
     return SentenceTransformer(str(exported), trust_remote_code=True, device="cpu")
 
 
-def test_sentence_transformer_of_an_export_gives_the_embeddings_of_the_kit(
-    exported: Path, opened: SentenceTransformer, world: Path
-) -> None:
+def test_sentence_transformer_of_an_export_gives_the_embeddings_of_the_kit(exported, opened, world):
     model, clips = load_model(exported), read_manifest(world)[:5]
     texts, paths = [clip.captions[0] for clip in clips], [clip.path for clip in clips]
     sounds = [soundfile.read(path, dtype="float32") for path in paths]
@@ -53,9 +51,7 @@ def test_sentence_transformer_of_an_export_gives_the_embeddings_of_the_kit(
     assert (opened.get_embedding_dimension(), opened.modalities) == (model.dim, ["text", "audio"])
 
 
-def test_export_in_the_cache_of_the_hub_is_opened_by_its_name(
-    exported: Path, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_in_the_cache_of_the_hub_is_opened_by_its_name(exported, world, monkeypatch):
     def cached(name: str, file: str) -> str | None:
         return str(exported / file) if name == "me/model" and (exported / file).exists() else None
 
@@ -65,15 +61,15 @@ def test_export_in_the_cache_of_the_hub_is_opened_by_its_name(
 
 
 def test_export_of_a_model_without_a_vector_per_clip_is_no_sentence_transformer(
-    moments_run: Path, moments_manifest: Path, tmp_path: Path
-) -> None:
+    moments_run, moments_manifest, tmp_path
+):
     assert main(["export", str(moments_run), "--out", str(tmp_path / "model")]) == 0
     assert not (tmp_path / "model/modules.json").exists()
     with pytest.raises(KitError, match="no single vector"):
         load_model(tmp_path / "model").encode_audio(read_manifest(moments_manifest)[0].path)
 
 
-def test_card_of_an_export_has_the_scores_of_its_checkpoint(exported: Path, unbroken: Path) -> None:
+def test_card_of_an_export_has_the_scores_of_its_checkpoint(exported, unbroken):
     data = ModelCard.load(exported / "README.md").data
     figures = Run(unbroken).metrics["evaluation"]
     assert {one.metric_type: one.metric_value for one in data.eval_results} == pytest.approx(figures, abs=1e-6)
@@ -126,7 +122,7 @@ class Hub(Quiet):
 
 
 @pytest.mark.slow
-def test_export_is_uploaded_whole_and_stays_if_the_hub_refuses(unbroken: Path, tmp_path: Path, root: Path) -> None:
+def test_export_is_uploaded_whole_and_stays_if_the_hub_refuses(unbroken, tmp_path, root):
     environment = {**os.environ, "HF_TOKEN": "hf_x", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
 
     def push(name: str, out: Path) -> subprocess.CompletedProcess[str]:
@@ -192,7 +188,7 @@ def columns(clips: list[Clip], queries: list[Query]) -> tuple[dict[str, Any], di
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_mteb_gives_the_figures_of_the_kit_in_both_directions(unbroken: Path, world: Path) -> None:
+def test_mteb_gives_the_figures_of_the_kit_in_both_directions(unbroken, world):
     model = load_model(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     queries = caption_queries(clips)
@@ -212,7 +208,7 @@ def test_mteb_gives_the_figures_of_the_kit_in_both_directions(unbroken: Path, wo
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_mteb_ranks_recordings_by_a_model_of_moments(moments_run: Path, moments_manifest: Path) -> None:
+def test_mteb_ranks_recordings_by_a_model_of_moments(moments_run, moments_manifest):
     model = load_model(moments_run)
     clips = read_manifest(moments_manifest)[:12]
     queries = [Query(str(n), clip.captions[0], [clip.id]) for n, clip in enumerate(clips) if clip.captions]

@@ -18,20 +18,21 @@ from data_tools.moments import write_moments
 from system.__main__ import main
 from system.check import measure
 from system.check.check import MISSING, MISTAKE, WARNING, Found, Line, steps_per_epoch, to_fix
+from system.models.audio import Crnn, Gru, PooledMlp, Segments
 from system.recipe import schema
-from system.recipe.load import load_recipe
+from system.recipe.load import RecipeError, load_recipe
 
 
 def written(folder: Path, content: dict[str, Any]) -> Path:
     return tiny.write_recipe(folder / "r.yaml", content)
 
 
-def test_mistakes_come_before_missing_files_and_equal_messages_are_said_once() -> None:
+def test_mistakes_come_before_missing_files_and_equal_messages_are_said_once():
     found = [Line(WARNING, "a", "x"), Line(MISSING, "b", "y"), Line(MISTAKE, "c", "z"), Line(MISSING, "d", "y")]
     assert to_fix(found) == [(MISTAKE, "c: z"), (MISSING, "b, d: y"), (WARNING, "a: x")]
 
 
-def test_missing_manifest_counts_with_its_published_size(world: Path, tmp_path: Path) -> None:
+def test_sizes_of_missing_manifests_and_shared_splits_are_counted_once(world, tmp_path):
     content = tiny.recipe(world, tmp_path, only=tiny.stage(steps_per_epoch="all", batch_size=8, epochs=3))
     content["data"]["train"] |= {"manifest": "gone.jsonl", "expected": {"clips": 100, "captions": 500, "hours": 2.0}}
     recipe = load_recipe(written(tmp_path, content)).recipe
@@ -42,9 +43,6 @@ def test_missing_manifest_counts_with_its_published_size(world: Path, tmp_path: 
     stage = recipe.stages["only"].model_copy(update={"unit": "pair"})
     assert steps_per_epoch(stage, data) == 500 // 8
     assert steps_per_epoch(stage, {"train": Found()}) == 0
-
-
-def test_frames_of_a_split_that_two_sources_share_are_counted_once(world: Path, tmp_path: Path) -> None:
     content = tiny.recipe(world, tmp_path)
     content["data"]["again"] = content["data"]["train"]
     seconds = sum(clip.seconds or 0 for clip in read_manifest(world))
@@ -53,7 +51,7 @@ def test_frames_of_a_split_that_two_sources_share_are_counted_once(world: Path, 
     assert float(said[1]) == pytest.approx(seconds * 12.5 * 128 * 2 / 1e6, abs=0.06)
 
 
-def test_validation_with_a_single_clip_is_a_mistake(world: Path, tmp_path: Path) -> None:
+def test_validation_with_a_single_clip_is_a_mistake(world, tmp_path):
     clips = [one for one in read_manifest(world) if one.split == "validation"][:1]
     write_manifest(tmp_path / "one.jsonl", clips)
     content = tiny.recipe(world, tmp_path)
@@ -61,7 +59,7 @@ def test_validation_with_a_single_clip_is_a_mistake(world: Path, tmp_path: Path)
     assert "MISTAKE stage only: validation needs two clips" in plan(load_recipe(written(tmp_path, content)).recipe)
 
 
-def test_training_moments_without_windows_are_a_mistake(moments_manifest: Path, tmp_path: Path) -> None:
+def test_training_moments_without_windows_are_a_mistake(moments_manifest, tmp_path):
     content = tiny_moments.recipe(moments_manifest, tmp_path)
     assert "MISTAKE" not in plan(load_recipe(written(tmp_path, content)).recipe)
     moments = [replace(one, windows=None) for one in tiny_moments.moments_of(moments_manifest)]
@@ -71,14 +69,14 @@ def test_training_moments_without_windows_are_a_mistake(moments_manifest: Path, 
     assert "MISTAKE stage" in plan(load_recipe(written(tmp_path, content)).recipe)
 
 
-def test_full_disk_is_a_warning(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_a_warning(world, tmp_path, monkeypatch):
     recipe = load_recipe(written(tmp_path, tiny.recipe(world, tmp_path))).recipe
     assert "WARNING" not in plan(recipe)
     monkeypatch.setattr("system.check.check.free_bytes", lambda folder: 10)
     assert "WARNING" in plan(recipe)
 
 
-def test_model_that_needs_its_own_code_is_refused(tmp_path: Path) -> None:
+def test_model_that_needs_its_own_code_is_refused(tmp_path):
     (tmp_path / "model.safetensors").touch()
     for config, is_refused in (
         ({"model_type": "bert"}, False),
@@ -90,9 +88,7 @@ def test_model_that_needs_its_own_code_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_measured_step_says_seconds_memory_and_hours(
-    world: Path, tmp_path: Path, chunk: int | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_measured_step_says_seconds_memory_and_hours(world, tmp_path, chunk, capsys):
     content = tiny.recipe(world, tmp_path, only=tiny.stage(grad_cache_chunk=chunk))
     assert main(["check", str(written(tmp_path, content)), "--step"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  step ")]
@@ -112,9 +108,7 @@ def measured(world: Path, folder: Path, **model: Any) -> list[str]:
     ("unit", "expected"),
     [("clip", ["d" * 9, "eeeee", "cccc", "bb"]), ("pair", ["d" * 9, "eeeee"])],
 )
-def test_measured_step_has_the_longest_captions(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, expected: list[str]
-) -> None:
+def test_measured_step_has_the_longest_captions(world, tmp_path, monkeypatch, unit, expected):
     import torch
 
     batches: list[list[str]] = []
@@ -127,9 +121,7 @@ def test_measured_step_has_the_longest_captions(
     assert batches[-1] == expected
 
 
-def test_chunk_doubles_until_half_of_the_memory_is_used(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunk_doubles_until_half_of_the_memory_is_used(world, tmp_path, monkeypatch):
     sizes: list[tuple[int, int | None]] = []
 
     def stepped(model: Any, stage: schema.Stage, optimizer: Any, batch: Any) -> float:
@@ -149,9 +141,7 @@ def test_chunk_doubles_until_half_of_the_memory_is_used(
     assert "set grad_cache_chunk to 2" in line
 
 
-def test_chunk_doubles_until_a_step_does_not_fit_into_a_gpu(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunk_doubles_until_a_step_does_not_fit_into_a_gpu(world, tmp_path, monkeypatch):
     import torch
 
     fits = 5
@@ -167,3 +157,98 @@ def test_chunk_doubles_until_a_step_does_not_fit_into_a_gpu(
     fits = 0
     with pytest.raises(KitError, match="memory"):
         measured(world, tmp_path)
+
+
+NETWORK = {"kind": "panns", "network": "resnet38", "weights": "data/weights/ResNet38_mAP=0.434.pth", "output": "clip"}
+PANNS = {"kind": "segments", "network": NETWORK, "trainable": True, "max_seconds": 30, "hidden": 2048}
+FROZEN = {"cnn": {"kind": "panns", "network": "cnn14_16k", "weights": "a"}}
+LOGMEL = {"kind": "logmel_slaney", "sample_rate": 44_100, "bands": 128, "window_seconds": 0.04, "hop_seconds": 0.02}
+AUDIO: list[tuple[dict[str, Any], int]] = [
+    (PANNS, 1024),
+    (PANNS | {"network": NETWORK | {"network": "cnn14"}}, 1024),
+    (PANNS | {"trainable": False}, 1024),
+    ({"kind": "pooled_mlp", "experts": FROZEN, "pooling": "mean", "hidden": 99, "dropout": 0.1}, 300),
+    (
+        {
+            "kind": "crnn",
+            "experts": {"logmel": LOGMEL | {"lowest": 12, "highest": 8_000}},
+            "hidden": 150,
+            "dropout": 0.3,
+            "embedding": "frames",
+        },
+        300,
+    ),
+    ({"kind": "gru", "experts": FROZEN, "width": 70, "hidden": 150, "dropout": 0.1, "embedding": "mean"}, 300),
+]
+
+
+BERT_BASE = {"kind": "published", "pooling": "first", "model": "bert-base-uncased", "trainable": True}
+BERT_BASE |= {"removed": ",", "dropout": 0.2, "hidden": 2048, "dim": 1024}
+
+
+def panns(weights: str | None) -> dict[str, Any]:
+    return PANNS | {"network": NETWORK | {"weights": weights}}
+
+
+def audio_settings(content: dict[str, Any]) -> Any:
+    kinds = {"segments": Segments, "pooled_mlp": PooledMlp, "crnn": Crnn, "gru": Gru}
+    return kinds[content["kind"]].model_validate(content)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("content", "out"), AUDIO)
+def test_trained_model_parts_in_the_settings_match_those_of_the_built_encoder(content, out, monkeypatch):
+    tiny.narrowed(monkeypatch)
+    settings = audio_settings(content)
+    encoder = settings.build(out)
+    counted = {
+        name: sum(p.numel() for p in part.parameters() if p.requires_grad) > 0 for name, part in encoder.parts().items()
+    }
+    assert settings.trained_parts == counted
+
+
+def content_of(folder: Path, audio: dict[str, Any], text: dict[str, Any], **stage: Any) -> dict[str, Any]:
+    settings = tiny.stage(unit="pair", captions_per_clip=None, batch_size=32) | stage
+    content = tiny.recipe(folder / "m.jsonl", folder, only=settings)
+    content["model"] |= {"audio": audio, "text": text}
+    for source in content["data"].values():
+        source["expected"] = {"clips": 100, "captions": 500, "hours": 100 * 10 / 3600}
+    return content
+
+
+def made(folder: Path, audio: dict[str, Any], text: dict[str, Any], **stage: Any) -> schema.Recipe:
+    return load_recipe(tiny.write_recipe(folder / "r.yaml", content_of(folder, audio, text, **stage))).recipe
+
+
+@pytest.mark.slow
+def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path):
+    weights = tmp_path / "ResNet38_mAP=0.434.pth"
+    recipe = made(tmp_path, panns(str(weights)), BERT_BASE)
+    text = plan(recipe)
+    published = "published at https://zenodo.org/record/3987831/files/ResNet38_mAP%3D0.434.pth"
+    assert fact(text, "model audio") == f"panns, trained, from {weights}"
+    assert f"MISSING {weights}: {published}" in text
+    with pytest.raises(KitError, match=re.escape(f"model.audio: {weights}: is missing; {published}")):
+        recipe.model.require_files()
+    assert fact(text, "parameters").startswith("network 68,507,072, head 6,294,528, text unknown")
+    weights.write_bytes(b"there")
+    assert f"MISSING {weights}" not in plan(recipe)
+    with pytest.raises(KitError, match="text model bert-base-uncased"):
+        recipe.model.require_files()
+    still = made(tmp_path, panns(str(weights)) | {"trainable": False}, BERT_BASE | {"trainable": False})
+    assert fact(plan(still), "model audio") == f"panns, frozen, from {weights}"
+    scratch = made(tmp_path, panns(None), BERT_BASE)
+    assert fact(plan(scratch), "model audio") == "panns, trained, from scratch"
+    with pytest.raises(RecipeError, match="trainable"):
+        made(tmp_path, panns(None) | {"trainable": False}, BERT_BASE)
+
+
+def test_missing_word_vectors_are_reported_in_the_plan(tmp_path):
+    words = {"kind": "word_vectors", "vectors": str(tmp_path / "v.bin"), "dim": 300}
+    crnn = AUDIO[4][0]
+    content = content_of(tmp_path, crnn, words | {"embedding": "words"})
+    content["model"]["score"] = {"kind": "frame_word"}
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+    assert f"MISSING {tmp_path}/v.bin: published at" in plan(recipe)
+    assert "128-d, 50.00 frames/s at 44100 Hz, 76.8 MB" in fact(plan(recipe), "expert logmel"), "of float32"
+    (tmp_path / "v.bin").write_bytes(b"there")
+    assert "v.bin: published at" not in plan(recipe)

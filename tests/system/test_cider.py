@@ -10,12 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 from quick import first_quick
 
 from data_tools.errors import KitError
 from data_tools.tables import read_table
 from system.losses import cider as cider_pairs
-from system.losses.cider import CiderAmong, CiderD, percentiles, regex_tokens, tokenize
+from system.losses.cider import (
+    Cider,
+    CiderAmong,
+    CiderD,
+    PercentileFactor,
+    Relevance,
+    percentiles,
+    regex_tokens,
+    tokenize,
+)
 
 Tokens = list[str]
 
@@ -62,7 +72,7 @@ def random_captions(random: np.random.Generator, count: int, words: int = 6, lon
     return [random.choice([*"abcdefgh"][:words], random.integers(0, longest)).tolist() for _ in range(count)]
 
 
-def test_cider_of_three_captions_matches_hand_values() -> None:
+def test_cider_of_three_captions_matches_hand_values():
     captions = [["a", "dog", "a"], ["a", "dog"], ["rain"]]
     found = scores(each(captions), captions)
     # idf: a, dog, "a dog": log 3/2 = i; "dog a", "a dog a", rain: log 3 = r.
@@ -79,7 +89,7 @@ def test_cider_of_three_captions_matches_hand_values() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_cider_matches_slow_reference(seed: int) -> None:
+def test_cider_matches_slow_reference(seed):
     random = np.random.default_rng(seed)
     corpus = random_captions(random, 23, words=5)
     documents = each(corpus) if seed % 2 else [corpus[:9], corpus[9:10], corpus[10:]]
@@ -89,7 +99,7 @@ def test_cider_matches_slow_reference(seed: int) -> None:
     assert scores(documents, captions, np.float32) == pytest.approx(np.array(expected), rel=2e-6, abs=1e-6)
 
 
-def test_cider_of_selected_captions_equals_that_of_all_captions_in_any_order() -> None:
+def test_cider_is_zero_without_common_words_and_independent_of_other_calls():
     random = np.random.default_rng(0)
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)
@@ -97,19 +107,13 @@ def test_cider_of_selected_captions_equals_that_of_all_captions_in_any_order() -
     among = CiderAmong(CiderD(each(captions)).features(captions), members, np.float64)
     assert among.scores(7, 30) == pytest.approx(whole[members[7:30]][:, members], abs=1e-12)
     assert among.scores(5, 5).shape == (0, 45)
-
-
-def test_new_ngrams_of_captions_are_forgotten_after_a_call() -> None:
-    """Joined captions are new in every batch: a training's memory must not grow by them."""
+    # Joined captions are new in every batch: a training's memory must not grow by them.
     cider = CiderD(each([["a", "dog"], ["rain"]]))
     first = cider.features([["new", "words"], ["rain"]])
     cider.features([["other", "new", "words", "of", "a", "dog"]])
     again = cider.features([["new", "words"], ["rain"]])
     assert first.candidate.shape == again.candidate.shape
     assert (first.candidate != again.candidate).nnz == 0
-
-
-def test_cider_is_zero_for_captions_without_words_and_for_words_in_every_caption() -> None:
     assert not scores([[["a", "dog"]]], [["a", "dog"], ["a"]]).any()  # one document: log 1 = 0
     assert not scores([[["a"]], [[]], [["a"]], [[]]], [[], []]).any()  # no words
     assert scores([[["a"]], [[]]], [["a"]])[0, 0] == pytest.approx(2.5)  # a document without words counts
@@ -143,7 +147,7 @@ def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens
 
 
 @pytest.mark.parametrize(("per_document", "pairs"), first_quick([(5, 2_000), (1, 20_000), (5, 20_000)], 1))
-def test_cider_matches_pycocoevalcap_on_clotho(shared: Path, pairs: int, per_document: int) -> None:
+def test_cider_matches_pycocoevalcap_on_clotho(shared, pairs, per_document):
     captions = tokenize(clotho(shared, "development")[: 2 * pairs], "regex")
     documents = [captions[i : i + per_document] for i in range(0, len(captions), per_document)]
     random = np.random.default_rng(pairs)
@@ -157,12 +161,11 @@ def test_cider_matches_pycocoevalcap_on_clotho(shared: Path, pairs: int, per_doc
 
 
 def stored(goldens: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((goldens / "cider.json").read_text())
-    return loaded
+    return json.loads((goldens / "cider.json").read_text())
 
 
 @pytest.mark.parametrize("kind", ["ptb", "simple"])
-def test_cider_matches_stored_scores(goldens: Path, kind: str) -> None:
+def test_cider_matches_stored_scores(goldens, kind):
     golden = stored(goldens)
     captions = [text.split() for text in golden[f"tokens_{kind}"]]
     checked = 0
@@ -203,13 +206,18 @@ TOKENS = {
 
 
 @pytest.mark.parametrize("caption", TOKENS)
-def test_regex_tokens_match_hand_values(caption: str) -> None:
+def test_regex_tokens_match_hand_values(caption):
     assert " ".join(regex_tokens(caption)) == TOKENS[caption]
 
 
-def test_regex_tokens_match_stored_ptb_tokens(goldens: Path) -> None:
+def test_regex_tokens_match_stored_ptb_tokens_and_ptb_hand_values(goldens):
     golden = stored(goldens)
     assert [" ".join(regex_tokens(text)) for text in golden["raw"]] == golden["tokens_ptb"]
+    java()
+    by_hand = {caption: text for caption, text in TOKENS.items() if "!" not in caption}  # PTBTokenizer keeps "!!!"
+    assert [" ".join(found) for found in tokenize(list(by_hand), "ptb")] == list(by_hand.values())
+    assert tokenize(["a\rb", "", "c\n\nd", "e\u2028f", ""], "ptb") == [["a", "b"], [], ["c", "d"], ["e", "f"], []]
+    assert tokenize([], "ptb") == []
 
 
 def java() -> None:
@@ -218,7 +226,7 @@ def java() -> None:
 
 
 @pytest.mark.slow
-def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) -> None:
+def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared):
     java()
     captions = clotho(shared, "development", "validation", "evaluation")
     assert len(captions) == 29_645
@@ -228,21 +236,10 @@ def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) 
     assert sum(ours != theirs for ours, theirs in both) == 20
 
 
-def test_ptb_tokens_of_unusual_lines_match_hand_values() -> None:
-    java()
-    by_hand = {caption: text for caption, text in TOKENS.items() if "!" not in caption}  # PTBTokenizer keeps "!!!"
-    assert [" ".join(found) for found in tokenize(list(by_hand), "ptb")] == list(by_hand.values())
-    assert tokenize(["a\rb", "", "c\n\nd", "e\u2028f", ""], "ptb") == [["a", "b"], [], ["c", "d"], ["e", "f"], []]
-    assert tokenize([], "ptb") == []
-
-
-def test_ptb_without_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ptb_without_or_with_failing_java_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KitError, match="tokenizer"):
         tokenize(["a dog"], "ptb")
-
-
-def test_ptb_with_failing_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "java"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
@@ -255,7 +252,7 @@ PERCENTS = [0.0, 12.5, 50.0, 80.0, 90.0, 99.0, 99.9, 100.0]
 
 
 @pytest.fixture(params=[False, True])
-def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(request, monkeypatch):
     """Also many blocks."""
     if request.param:
         monkeypatch.setattr(cider_pairs, "_BLOCK", 160)
@@ -263,7 +260,7 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 14), (2, 3), (3, 2), (4, 1)])
-def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(seed: int, longest: int) -> None:
+def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(seed, longest):
     """Short captions of few words give many ties; the last corpus has no words at all."""
     random = np.random.default_rng(seed)
     captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)
@@ -274,7 +271,7 @@ def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(se
 
 
 @pytest.fixture(scope="module")
-def development(shared: Path) -> list[Tokens]:
+def development(shared):
     return tokenize(clotho(shared, "development"), "regex")
 
 
@@ -282,10 +279,123 @@ def development(shared: Path) -> list[Tokens]:
 @pytest.mark.parametrize(
     ("per_document", "expected"), [(1, [0.04975, 0.10717, 0.46608]), (5, [0.01509, 0.06118, 0.41389])]
 )
-def test_cider_percentiles_of_clotho_development_match_stored_values(
-    development: list[Tokens], per_document: int, expected: list[float]
-) -> None:
+def test_cider_percentiles_of_clotho_development_match_stored_values(development, per_document, expected):
     assert len(development) == 19_195
     documents = [development[i : i + per_document] for i in range(0, len(development), per_document)]
     found = percentiles(CiderD(documents).features(development), [80, 90, 99])
     assert found == pytest.approx(expected, abs=3.5e-5)
+
+
+WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
+
+
+def corpus(seed: int = 0, clips: int = 12) -> list[list[str]]:
+    """Clips with 1 to 5 captions."""
+    random = np.random.default_rng(seed)
+    return [
+        [" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(random.integers(1, 6))]
+        for _ in range(clips)
+    ]
+
+
+def settings(**changes: Any) -> Cider:
+    return Cider.model_validate(tiny.relevance(tiny.PAPERS_POINTS, **changes))
+
+
+def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
+    cider = CiderD([[regex_tokens(caption) for caption in captions] for captions in documents])
+    features = cider.features([regex_tokens(caption) for caption in captions])
+    return CiderAmong(features, np.arange(len(captions)), np.float64).scores(0, len(captions))
+
+
+def between(relevance: Relevance, captions: list[str]) -> np.ndarray:
+    return relevance.among(captions).scores(0, len(captions))
+
+
+def test_cider_relevance_between_captions_matches_a_slow_reference():
+    clips = corpus()
+    relevance = Relevance(settings(), clips)
+    relevance.prepare(caption for captions in clips[:4] for caption in captions)
+    captions = [clips[0][0], "a zebra barks", clips[7][0], "zebra barks on", clips[0][0], "!!!"]
+    found = between(relevance, captions)
+    counted = [[caption] for captions in clips for caption in captions]
+    assert found.dtype == np.float32
+    assert found == pytest.approx(plain_scores(counted, captions), rel=1e-5, abs=1e-6)
+    assert found[1, 3] > 1  # a new word is shared by new captions
+    assert not np.array_equal(found, found.T)
+    assert np.array_equal(between(relevance, captions[::-1]), found[::-1, ::-1])
+    assert between(relevance, []).shape == (0, 0)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_cider_of_items_matches_loops(shuffled):
+    items = corpus(3, 9)
+    assert {len(captions) for captions in items} == {1, 2, 3, 4, 5}
+    row_of = np.repeat(np.arange(9), [len(captions) for captions in items])
+    captions = [caption for own in items for caption in own]
+    if shuffled:
+        order = np.random.default_rng(0).permutation(len(captions))
+        row_of, captions = row_of[order], [captions[n] for n in order]
+    relevance = Relevance(settings(), corpus())
+    each = between(relevance, captions)
+    blocks = [[each[row_of == i][:, row_of == j] for j in range(9)] for i in range(9)]
+    mean = np.array([[block.mean() for block in row] for row in blocks])
+    found = relevance.cider_of_items(captions, row_of)
+    assert found.dtype == np.float32
+    assert found == pytest.approx(mean, rel=1e-5, abs=1e-7)
+    assert not np.allclose(mean, mean.T)
+
+
+def margin_factor(scores, thresholds, factors):
+    """Return factors as if `thresholds` were the percentiles of a corpus."""
+    relax = [PercentileFactor(percentile=float(n), factor=factor) for n, factor in enumerate(factors)]
+    relevance = Relevance(settings(relax=relax), corpus())
+    relevance.percentiles = thresholds
+    return relevance.margin_factor(scores)
+
+
+def test_margin_factors_of_corpora_of_two_and_more_captions_match_hand_values():
+    points = [0.05, 0.1, 0.5], [1.0, 0.7, 0.4]
+    scores = np.array([[0.0, 0.05, 0.075], [0.1, 0.3, 0.5], [0.9, 10.0, 0.2]], np.float32)
+    assert margin_factor(scores, *points).dtype == np.float32
+    assert margin_factor(scores, *points) == pytest.approx(
+        np.array([[1, 1, 0.85], [0.7, 0.55, 0.4], [0.4, 0.4, 0.625]]), abs=1e-6
+    )
+    scores = np.array([0.0, 1e-6, 0.25, 0.5, 1.0])
+    found = margin_factor(scores, [0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
+    assert found == pytest.approx([1.0, 0.7, 0.55, 0.4, 0.4], abs=1e-5)
+    assert margin_factor(np.array([0.0, 0.1]), [0.0] * 3, [1.0, 0.7, 0.4]) == pytest.approx([1.0, 0.4])
+    assert margin_factor(np.array([0.1, 0.2, 0.3]), [0.2, 0.2, 0.2], [1.0, 0.7, 0.4]) == pytest.approx([1.0, 1.0, 0.4])
+    assert margin_factor(np.array([0.0, 5.0]), [0.3], [0.6]) == pytest.approx([0.6, 0.6])
+    relax = [PercentileFactor(percentile=50.0, factor=0.6)]
+    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]])
+    assert found.margin_factor(np.array([0.0, 7.5])) == pytest.approx([0.6, 0.6])
+    relax = [PercentileFactor(percentile=q, factor=1.0) for q in (50.0, 100.0)]
+    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]])
+    assert found.percentiles == pytest.approx([0, 7.5], rel=2e-4), "three words have n-grams of three of four orders"
+
+
+def test_relax_thresholds_are_percentiles_of_the_corpus():
+    clips = corpus(5, 20)
+    relevance = Relevance(settings(), clips)
+    each = between(relevance, [caption for captions in clips for caption in captions])
+    scores = np.sort(each, axis=None)
+    expected = [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
+    assert relevance.percentiles == pytest.approx(expected, rel=1.3e-4)
+    factors = relevance.margin_factor(np.array(relevance.percentiles, np.float32))
+    assert factors == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
+
+
+@pytest.mark.parametrize("clips", [[], [[], []], [["a dog"]], [["a dog"], []]])
+def test_relevance_corpora_with_fewer_than_two_captions_are_refused(clips):
+    with pytest.raises(KitError, match="captions"):
+        Relevance(settings(), clips)
+
+
+def test_captions_without_words_have_cider_0(tmp_path):
+    relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
+    assert relevance.percentiles == [0.0, 0.0, 0.0]
+    found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
+    assert not found[:2].any()
+    assert relevance.margin_factor(found)[:2] == pytest.approx(1.0)
+    assert relevance.margin_factor(found)[2, 2] == pytest.approx(0.4)

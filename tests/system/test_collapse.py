@@ -2,7 +2,6 @@
 
 import json
 import logging
-from pathlib import Path
 
 import pytest
 import tiny
@@ -13,30 +12,32 @@ from system.models.embeddings import Embedded
 from system.training.validation import collapse_messages, direction_spread, spreads
 
 
-def test_spread_matches_hand_values() -> None:
+def test_spread_matches_hand_values_and_ignores_padding():
     assert direction_spread(Embedded(torch.tensor([[1.0, 0], [0, 3]]))) == pytest.approx(0.5)  # cosines 1, 0, 0, 1
     assert direction_spread(Embedded(torch.tensor([[2.0, 1], [4, 2]]))) == pytest.approx(0)
     assert direction_spread(Embedded(torch.tensor([[1.0, 0], [-1, 0]]))) == pytest.approx(1)
     assert direction_spread(Embedded(torch.zeros(3, 2))) == 0
-
-
-def test_spread_of_series_ignores_padding() -> None:
     series = torch.tensor([[[1.0, 0], [0, 1]], [[1, 1], [5, -5]]])
     alike = Embedded(series, torch.tensor([2, 1]))  # means (1, 1) and (1, 1)
     assert direction_spread(alike) == pytest.approx(0, abs=1e-12)
     assert direction_spread(Embedded(series, torch.tensor([2, 2]))) > 0.1
 
 
-def test_nearly_equal_embeddings_are_reported_as_a_collapse() -> None:
+def test_spread_below_1e_5_is_a_collapse():
     anywhere = Embedded(torch.eye(4))
     assert collapse_messages(spreads(anywhere, anywhere)) == []
     nearly_one = Embedded(torch.ones(4, 2) + 0.001 * torch.eye(4)[:, :2])
     (message,) = collapse_messages(spreads(nearly_one, anywhere))
     assert "clips" in message
+    # A fresh model on meaningless audio has a spread of 1e-4; below 1e-5 there is one embedding.
+    healthy = {"spread_of_clips": 1.1e-5, "spread_of_captions": 0.5}
+    assert collapse_messages(healthy) == []
+    assert len(collapse_messages(healthy | {"spread_of_clips": 0.9e-5})) == 1
+    assert len(collapse_messages(healthy | {"spread_of_clips": 0.5e-5, "spread_of_captions": 0.5e-5})) == 2
 
 
 @pytest.mark.collapses
-def test_collapse_appears_in_log_metrics_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_collapse_appears_in_log_metrics_and_report(tmp_path, caplog):
     """A rate so high that every weight is thrown far out: all clips end in one direction."""
     manifest = tiny.make_world(tmp_path / "data", {"development": 16, "validation": 8, "evaluation": 16})
     stage = tiny.stage(
@@ -58,11 +59,3 @@ def test_collapse_appears_in_log_metrics_and_report(tmp_path: Path, caplog: pyte
 
     assert submission(["report", str(tmp_path / "run")]) == 0
     assert lines[-1]["collapsed"][0] in (tmp_path / "run/report.html").read_text(encoding="utf-8")
-
-
-def test_spread_below_1e_5_is_a_collapse() -> None:
-    """A fresh model on meaningless audio has a spread of 1e-4; below 1e-5 there is one embedding."""
-    healthy = {"spread_of_clips": 1.1e-5, "spread_of_captions": 0.5}
-    assert collapse_messages(healthy) == []
-    assert len(collapse_messages(healthy | {"spread_of_clips": 0.9e-5})) == 1
-    assert len(collapse_messages(healthy | {"spread_of_clips": 0.5e-5, "spread_of_captions": 0.5e-5})) == 2

@@ -30,7 +30,7 @@ from system.runs.open import open_trained
 from system.runs.provenance import TrainedClip, shared_clips
 
 
-def test_result_lists_parameters_experts_and_data(unbroken: Path, world: Path) -> None:
+def test_result_lists_parameters_experts_and_data(unbroken, world):
     result = json.loads((unbroken / "result.json").read_text())
     trained = open_trained(unbroken)
     heads = sum(p.numel() for p in trained.model.audio.parameters())
@@ -47,7 +47,7 @@ def test_result_lists_parameters_experts_and_data(unbroken: Path, world: Path) -
     assert result["data"]["evaluation"]["trains"] == []
 
 
-def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path, world: Path) -> None:
+def test_data_sets_licences_and_shared_recordings_are_counted(recipe, world, tmp_path):
     clips = [clip for clip in read_manifest(world) if clip.split == "development"][:5]
     licences = ["CC0", None, "CC0", "CC BY 4.0", "CC0"]
     mixed = [
@@ -60,9 +60,20 @@ def test_data_sets_and_licences_of_a_source_are_counted_separately(recipe: Path,
         "tones": (3, {"CC0": 2, "not known": 1}),
         "other": (2, {"CC BY 4.0": 1, "CC0": 1}),
     }
+    # Data sets keep different excerpts of one recording: other bytes, the same id.
+    clips = [clip for clip in read_manifest(world) if clip.split == "development"][:4]
+    ids = ["7", None, "7", None]
+    named = [replace(clip, freesound_id=id_) for clip, id_ in zip(clips, ids, strict=True)]
+    trained, data = (
+        [TrainedClip(clip.id, clip.freesound_id or "", "other") for clip in named[:2]],
+        Data({}, Features({})),
+    )
+    assert shared_clips(trained, named[2:], data) == [named[2]]
+    assert shared_clips(trained[1:], named[3:], data) == [], "no id is no match"
+    assert shared_clips([trained[1]._replace(quick_sha256=data.quick_checksum(named[3]))], named, data) == [named[3]]
 
 
-def test_clips_csv_lists_paths_and_lengths(unbroken: Path, tmp_path: Path, world: Path) -> None:
+def test_clips_csv_lists_paths_and_lengths(unbroken, tmp_path, world):
     with (unbroken / "scores/evaluation.clips.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["clip"] for row in rows] == read_scores(unbroken / "scores/evaluation.npy").clip_ids
@@ -73,8 +84,7 @@ def test_clips_csv_lists_paths_and_lengths(unbroken: Path, tmp_path: Path, world
         assert [row["seconds"] for row in csv.DictReader(file)] == ["", ""]
 
 
-def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken: Path, tmp_path: Path) -> None:
-    """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
+def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     result = json.loads((folder / "result.json").read_text())
@@ -93,8 +103,8 @@ def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken:
     assert submission(["report", str(folder)]) == 0
 
 
-def test_embeddings_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: Path) -> None:
-    """An order by length that is not its own inverse: of three clips, each goes to the place of the next."""
+def test_scores_are_in_clip_order_and_leave_out_clips_without_frames(unbroken, world):
+    # An order by length that is not its own inverse: of three clips, each goes to the place of the next.
     trained = open_trained(unbroken)
     pool = sorted((clip for clip in read_manifest(world) if clip.split == "evaluation"), key=lambda clip: clip.seconds)
     clips = [pool[9], pool[18], pool[0]]
@@ -102,9 +112,6 @@ def test_embeddings_are_in_clip_order_for_mixed_lengths(unbroken: Path, world: P
     together = embed_clips(trained.model, clips, features).values
     alone = torch.cat([embed_clips(trained.model, [clip], features).values for clip in clips])
     assert torch.allclose(together, alone, rtol=1e-4, atol=1e-5)
-
-
-def test_score_matrix_leaves_out_clips_without_frames(unbroken: Path, world: Path) -> None:
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:5]
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
@@ -112,28 +119,11 @@ def test_score_matrix_leaves_out_clips_without_frames(unbroken: Path, world: Pat
     queries = caption_queries(clips[:2])
     retriever = Retriever(trained, features=features)
     found = retriever.matrix(queries, retriever.open(clips))
-    assert found is not None
     assert found.clip_ids == [clips[n].id for n in (0, 1, 3, 4)]
     assert found.values.shape == (len(queries), 4)
 
 
-def test_shared_recordings_are_counted_by_freesound_id(tmp_path: Path, recipe: Path, world: Path) -> None:
-    """Data sets keep different excerpts of one recording: other bytes, the same id."""
-    clips = [clip for clip in read_manifest(world) if clip.split == "development"][:4]
-    ids = ["7", None, "7", None]
-    named = [replace(clip, freesound_id=id_) for clip, id_ in zip(clips, ids, strict=True)]
-    trained, data = (
-        [TrainedClip(clip.id, clip.freesound_id or "", "other") for clip in named[:2]],
-        Data({}, Features({})),
-    )
-    assert shared_clips(trained, named[2:], data) == [named[2]]
-    assert shared_clips(trained[1:], named[3:], data) == [], "no id is no match"
-    assert shared_clips([trained[1]._replace(quick_sha256=data.quick_checksum(named[3]))], named, data) == [named[3]]
-
-
-def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
-    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(tmp_path, world, monkeypatch):
     """Once untrained and once a checkpoint: scores come of one pass, a mean of the files."""
     content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1))
     one = content["rank"]["evaluation"]
@@ -159,9 +149,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(
     assert made.file("clips", "mean").read_text().splitlines()[0] == "clip,path,seconds"
 
 
-def test_run_with_a_single_query_is_reported_without_interval(
-    tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_with_a_single_query_is_reported_without_interval(tmp_path, world, capsys):
     clips = read_manifest(world)
     first = next(n for n, clip in enumerate(clips) if clip.split == "evaluation")
     for n, clip in enumerate(clips[first:], first):

@@ -1,28 +1,42 @@
 """Choice of the device: the named one if this machine has it."""
 
 import json
-from pathlib import Path
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import tiny
+import tiny_moments
 import torch
+from stand_in import GPU, AsOnGpu
 
 from data_tools.errors import KitError
+from data_tools.manifest import read_manifest
 from system.__main__ import main
+from system.batches.items import Item
+from system.batches.loader import collate
 from system.compute.device import device_of, moved, seed_generators
+from system.features.extract import build_features
+from system.models.batch import Batch, Series
+from system.models.retrieval import RetrievalModel
+from system.recipe import schema
+from system.recipe.data import load_data
+from system.recipe.load import load_recipe
 from system.retriever import load_model
+from system.runs.open import build_model
+from system.training.step import add_gradients
 
 HAS_GPU, NO_GPU = torch.cuda.is_available(), "needs a GPU"
 
 
 @pytest.fixture
-def _one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def _one_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not HAS_GPU, reason=NO_GPU))])
-def test_seeded_generators_draw_the_same_numbers_as_after_torch_manual_seed(device: str) -> None:
+def test_seeded_generators_draw_the_same_numbers_as_after_torch_manual_seed(device):
     torch.manual_seed(2**63 + 5)
     expected = torch.rand(9, device=device)
     seed_generators(2**63 + 5)
@@ -31,7 +45,7 @@ def test_seeded_generators_draw_the_same_numbers_as_after_torch_manual_seed(devi
     assert not torch.equal(torch.rand(9, device=device), expected)
 
 
-def test_cuda_generators_are_seeded_only_if_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_generators_are_seeded_only_if_cuda_is_in_use(monkeypatch):
     seeded: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
     seed_generators(3)
@@ -42,13 +56,13 @@ def test_cuda_generators_are_seeded_only_if_cuda_is_in_use(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("_one_gpu")
-def test_cuda_is_the_default_if_available() -> None:
+def test_cuda_is_the_default_if_available():
     assert [str(device_of(name)) for name in (None, "cuda", "cuda:0", "cpu")] == ["cuda", "cuda", "cuda:0", "cpu"]
     with pytest.raises(KitError, match="machine"):
         device_of("cuda:1")
 
 
-def test_missing_or_unknown_torch_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_unknown_torch_devices_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert str(device_of()) == "cpu"
@@ -69,17 +83,13 @@ def test_missing_or_unknown_torch_devices_are_refused(monkeypatch: pytest.Monkey
         ["run", "r.yaml"], ["run", "r.study.yaml"],
     ],
 )  # fmt: skip
-def test_missing_device_is_refused_before_a_recipe_is_read(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_device_is_refused_before_a_recipe_is_read(arguments, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main([*arguments, "--device", "cuda"]) == 1
     assert "machine" in capsys.readouterr().err
 
 
-def test_device_option_is_used_for_training_and_recorded(
-    world: Path, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_option_is_used_for_training_and_recorded(world, tmp_path, unbroken, monkeypatch):
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1)))
     for user in ("system.experiments.run", "system.runs.open"):
         monkeypatch.setattr(f"{user}.device_of", lambda: pytest.fail("the default is asked for"))
@@ -91,10 +101,143 @@ def test_device_option_is_used_for_training_and_recorded(
         load_model(unbroken, device="gpu")
 
 
-def test_float64_model_on_mps_is_refused() -> None:
+def test_float64_model_on_mps_is_refused():
     class OnMps(torch.nn.Module):
         def to(self, *_: object) -> None:  # type: ignore[override]
             raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
 
     with pytest.raises(KitError, match="computes"):
         moved(OnMps(), torch.device("mps"))
+
+
+SCALER = torch.amp.GradScaler("cpu", enabled=False)
+BANDS = {"sample_rate": 16000, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
+FRAMES = {"experts": {"logmel": {"kind": "logmel", "stack": 1, **BANDS}}}
+STRIPES = {"time": 2, "time_width": 4, "bands": 1, "band_width": 4}
+
+
+def segments(**network: Any) -> dict[str, Any]:
+    network = {"weights": None, "segment_seconds": 2, "output": "clip"} | network
+    return {"kind": "segments", "network": network, "trainable": True, "max_seconds": 4, "pooling": "seconds"}
+
+
+AUDIO: dict[str, dict[str, Any]] = {
+    "expert_heads": {},
+    "pooled_mlp": {"kind": "pooled_mlp", "pooling": "mean", "hidden": 9, "dropout": 0.1, **FRAMES},
+    "panns": tiny.panns(),
+    "passt": segments(
+        kind="passt", network="s16", patchout_time=2, patchout_bands=1, edge_jitter=True, stripes=STRIPES
+    ),
+    "efficientat": segments(kind="efficientat", network="mn04", edge_jitter=True, stripes=STRIPES),
+    "beats": segments(kind="beats"),
+    "m2d_clap": segments(kind="m2d_clap"),
+    "eat": segments(kind="eat"),
+}
+
+
+WAITING: dict[str, dict[str, Any]] = {
+    "gru": {"kind": "gru", "width": 7, "hidden": 16, "dropout": 0.1, "embedding": "frames", **FRAMES},
+    "crnn": {"kind": "crnn", "hidden": 16, "dropout": 0.1, "embedding": "frames"}
+    | {"experts": {"logmel": {"kind": "logmel_slaney", "lowest": 12, "highest": 8000, **BANDS}}},
+    "atst_frame": segments(kind="atst_frame", floor="batch"),
+}
+
+
+@pytest.fixture(autouse=True)
+def without_autocast(monkeypatch):
+    """Precision is that of float32, since torch has no autocast on meta."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+
+
+def require_no_wait(model: RetrievalModel, batch: Batch, stage: schema.Stage) -> None:
+    model.train().to(GPU)
+    with AsOnGpu():
+        found = add_gradients(model, batch.to(GPU), stage, "float32", SCALER)
+    assert {"loss", "positive"} <= found.keys()
+    assert all(value.device == GPU for value in found.values())
+    trained = [p for p in model.audio.parameters() if p.requires_grad]
+    assert trained
+    assert all(p.grad is not None and p.grad.device == GPU for p in trained)
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_once"),
+    [
+        *(pytest.param(kind, None, marks=pytest.mark.slow) for kind in sorted(AUDIO.keys() - {"passt"})),
+        ("passt", None),
+        pytest.param("passt", 3, marks=pytest.mark.slow),
+        ("expert_heads", 3),
+    ],
+)
+def test_training_step_never_waits_for_the_gpu(world, tmp_path, kind, at_once, monkeypatch):
+    tiny.narrowed(monkeypatch)
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(grad_cache_chunk=at_once))
+    content["model"]["audio"] = AUDIO[kind] or content["model"]["audio"]
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+    clips = list(read_manifest(world)[:8])
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
+    batch = collate([Item(clip, tuple(clip.captions[:2])) for clip in clips], features)
+    require_no_wait(build_model(recipe, ["deep", "tone", "a", "low"]), batch, recipe.stages["only"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted({**AUDIO, **WAITING}))
+def test_clips_are_embedded_on_a_gpu_without_mixed_devices(world, tmp_path, kind, monkeypatch):
+    """A recurrent layer is replaced, since torch has none on meta; it reads the lengths on the host."""
+    tiny.narrowed(monkeypatch)
+
+    def made(gru: torch.nn.GRU, values: Any) -> tuple[Any, None]:
+        if isinstance(values, torch.Tensor):
+            return values.new_zeros(*values.shape[:2], 32), None
+        return values._replace(data=values.data.new_zeros(len(values.data), 32)), None
+
+    def padded(packed: Any, batch_first: bool) -> tuple[torch.Tensor, None]:
+        return packed.data.new_zeros(int(packed.batch_sizes[0]), len(packed.batch_sizes), 32), None
+
+    monkeypatch.setattr(torch.nn.GRU, "forward", made)
+    monkeypatch.setattr("system.models.audio.crnn.pad_packed_sequence", padded)
+    content = tiny.recipe(world, tmp_path)
+    settings = {**AUDIO, **WAITING}[kind]
+    content["model"]["audio"] = settings or content["model"]["audio"]
+    if settings.get("embedding") == "frames":
+        content["model"]["score"] = {"kind": "moments"}
+    audio = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio
+    encoder = audio.build(32).to(GPU)
+    rates = {name: (one.frames_per_second, one.dim) for name, one in audio.experts.items()}
+    lengths = {name: torch.tensor([int(3 * rate), int(1.5 * rate)]) for name, (rate, _) in rates.items()}
+    given = {
+        name: Series(torch.zeros(2, int(lengths[name].max()), dim, dtype=torch.int16, device=GPU), lengths[name])
+        for name, (_, dim) in rates.items()
+    }
+    for training in (True, False):
+        with AsOnGpu(may_wait=True):
+            found = encoder.train(training)(given)
+        assert found.values.device == GPU
+        assert found.lengths is None or found.lengths.device == GPU
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["moments", "boundary_moments"])
+def test_training_step_on_moments_never_waits_for_the_gpu(tmp_path, score):
+    content = tiny_moments.recipe(tiny_moments.make_moments(tmp_path / "m"), tmp_path)
+    content["model"]["score"] = {"kind": score}
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+    data = load_data(recipe)
+    batch = collate(data.sampler("only", recipe.stages["only"], (1, 0)).batch(0), data.features)
+    require_no_wait(build_model(recipe, ["tone"]), batch, recipe.stages["only"])
+
+
+def test_simulated_gpu_refuses_operations_that_wait_for_the_gpu():
+    on_gpu, here = torch.ones(3, device=GPU), torch.ones(3)
+    with AsOnGpu():
+        assert (on_gpu + here.to(GPU, non_blocking=True) * torch.tensor(2.0)).device == GPU
+        for work in (
+            lambda: on_gpu + here,
+            lambda: on_gpu[torch.tensor([0, 2])],
+            lambda: here.to(GPU),
+            lambda: on_gpu.copy_(here),
+            lambda: float(on_gpu[0]),
+            lambda: on_gpu.nonzero(),
+        ):
+            with pytest.raises(RuntimeError):
+                work()

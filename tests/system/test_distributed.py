@@ -74,18 +74,13 @@ def frame_word(manifest: Path, folder: Path) -> Content:
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def manifest(tmp_path_factory):
     return tiny.make_world(tmp_path_factory.mktemp("several") / "world", tiny.SIZES)
 
 
-@pytest.fixture(autouse=True)
-def no_curves() -> None:
-    """Curves are drawn here."""
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "curves")
 @pytest.mark.slow
-def test_training_and_ranking_with_two_processes_match_one_process(manifest: Path, tmp_path: Path) -> None:
+def test_training_and_ranking_with_two_processes_match_one_process(manifest, tmp_path):
     recipe = content(manifest, tmp_path, epochs=2)
     recipe["rank"] = tiny.recipe(manifest, tmp_path, only={})["rank"]
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe)
@@ -100,9 +95,7 @@ def test_training_and_ranking_with_two_processes_match_one_process(manifest: Pat
     assert names[0] == names[1]
 
 
-def test_single_process_verb_under_torchrun_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_single_process_verb_under_torchrun_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["rank", "runs/one", "audio", "--out", "x.npy"]) == 1
@@ -110,7 +103,7 @@ def test_single_process_verb_under_torchrun_is_refused(
 
 
 @pytest.mark.slow
-def test_study_with_two_processes_writes_one_table(manifest: Path, tmp_path: Path) -> None:
+def test_study_with_two_processes_writes_one_table(manifest, tmp_path):
     recipe = content(manifest, tmp_path, epochs=1)
     recipe["rank"] = tiny.recipe(manifest, tmp_path, only={})["rank"]
     tiny.write_recipe(tmp_path / "r.yaml", recipe)
@@ -126,7 +119,7 @@ def test_study_with_two_processes_writes_one_table(manifest: Path, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_losses_of_three_processes_match_one_process(manifest: Path, tmp_path: Path) -> None:
+def test_losses_of_three_processes_match_one_process(manifest, tmp_path):
     every = cases(manifest, tmp_path)
     paths = {name: tiny.write_recipe(tmp_path / f"{name}.yaml", made) for name, made in every.items()}
     commands = [["run", "--until=training", path, "--out", tmp_path / "several" / name] for name, path in paths.items()]
@@ -142,7 +135,7 @@ def test_losses_of_three_processes_match_one_process(manifest: Path, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_killed_run_resumes_with_another_number_of_processes(manifest: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_with_another_number_of_processes(manifest, tmp_path):
     settings = content(manifest, tmp_path, epochs=36, steps_per_epoch=2)
     recipe = tiny.write_recipe(tmp_path / "r.yaml", settings)
     assert main(["run", "--until=training", str(recipe), "--out", str(tmp_path / "one")]) == 0
@@ -165,7 +158,7 @@ def test_killed_run_resumes_with_another_number_of_processes(manifest: Path, tmp
 
 
 @pytest.mark.slow
-def test_error_of_one_process_is_printed_once(manifest: Path, tmp_path: Path) -> None:
+def test_error_of_one_process_is_printed_once(manifest, tmp_path):
     settings = content(manifest, tmp_path) | {"teachers": {}}
     recipe = tiny.write_recipe(tmp_path / "r.yaml", settings)
     done = together(
@@ -176,7 +169,7 @@ def test_error_of_one_process_is_printed_once(manifest: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_torchrun_commands_in_the_readme_run_without_errors(manifest: Path, tmp_path: Path) -> None:
+def test_torchrun_commands_in_the_readme_run_without_errors(manifest, tmp_path):
     """The commands run unchanged, with SLURM's variables and stand-ins for `srun` and `scontrol` on one machine."""
     tiny.write_recipe(tmp_path / "mine.yaml", content(manifest, tmp_path, epochs=1))
     text = (ROOT / "system/README.md").read_text().split("# Several GPUs, several machines")[1].split("\n## ")[0]
@@ -200,7 +193,7 @@ def test_torchrun_commands_in_the_readme_run_without_errors(manifest: Path, tmp_
 
 
 @pytest.mark.slow
-def test_gradient_norm_of_several_processes_matches_one_process(manifest: Path, tmp_path: Path) -> None:
+def test_gradient_norm_of_several_processes_matches_one_process(manifest, tmp_path):
     """AdamW would not tell a sum from a mean."""
     norms = []
     settings = {"losses": [NT_XENT | {"temperature": {"start": 0.2}}], "max_grad_norm": None, "epochs": 1}

@@ -68,7 +68,7 @@ def moments(folder: Path) -> Content:
 
 
 @pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def recipes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kinds")
     manifest = tiny.make_world(folder / "world", tiny.SIZES)
     made = {"ranked": ranked(manifest, folder), "mixed": mixed(manifest, folder), "moments": moments(folder)}
@@ -76,7 +76,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def one(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one(recipes, tmp_path_factory):
     """The folder of the runs of one process."""
     folder, threads = tmp_path_factory.mktemp("one"), torch.get_num_threads()
     torch.set_num_threads(1)
@@ -87,7 +87,7 @@ def one(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def several(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def several(recipes, tmp_path_factory):
     """The folder of the runs of three processes."""
     folder = tmp_path_factory.mktemp("several")
     commands = [["run", path, "--out", folder / name] for name, path in recipes.items()]
@@ -101,11 +101,11 @@ def result_of(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_losses_and_weights_of_several_processes_match_one_process(one: Path, several: Path, name: str) -> None:
+def test_losses_and_weights_of_several_processes_match_one_process(one, several, name):
     assert_alike(one / name, several / name)
 
 
-def test_every_kind_of_rank_entry_gives_equal_scores_with_one_and_several_processes(one: Path, several: Path) -> None:
+def test_every_kind_of_rank_entry_gives_equal_scores_with_one_and_several_processes(one, several):
     names = {path.name for path in (one / "ranked/scores").glob("*.npy")}
     assert names == {f"{name}.npy" for name in ("a", "b", "both", "taught", "blind", "blind_other", "blind_both")}
     for name in names:
@@ -120,7 +120,7 @@ def test_every_kind_of_rank_entry_gives_equal_scores_with_one_and_several_proces
     assert np.abs(both - (a + b) / 2).max() < 1e-6
 
 
-def test_moment_windows_of_several_processes_match_one_process(one: Path, several: Path) -> None:
+def test_moment_windows_of_several_processes_match_one_process(one, several):
     found, expected = (result_of(folder / "moments")["moments"]["overlap"] for folder in (several, one))
     assert found["figures"] == pytest.approx(expected["figures"], abs=1e-6)
     windows, known = (
@@ -132,10 +132,7 @@ def test_moment_windows_of_several_processes_match_one_process(one: Path, severa
         assert np.allclose(line["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-3)
 
 
-def test_training_loss_changes_if_clips_are_mixed_and_if_clips_are_cropped_at_random(
-    one: Path, recipes: dict[str, Path], tmp_path: Path
-) -> None:
-    """Without them the losses are other ones."""
+def test_training_loss_changes_if_clips_are_mixed_and_if_clips_are_cropped_at_random(one, recipes, tmp_path):
     losses = []
     for change in ("stages.only.augment=null", "model.audio.max_seconds=30"):
         assert (

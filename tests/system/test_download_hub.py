@@ -19,7 +19,7 @@ EXPERT |= {"segment_seconds": 1.0, "output": "clip"}
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def hub(tmp_path, monkeypatch):
     """A hub that has one model, whose downloads are noted, and an empty cache."""
     import huggingface_hub
     from huggingface_hub import constants
@@ -51,9 +51,7 @@ def with_model(world: Path, tmp_path: Path, use: str, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("use", ["expert", "encoder"])
-def test_download_fetches_the_hub_model_of_an_expert_or_encoder(
-    use: str, hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_download_fetches_the_hub_model_of_an_expert_or_encoder(use, hub, world, tmp_path, capsys):
     path = str(with_model(world, tmp_path, use))
     assert main(["download", path, "--show"]) == 0
     assert "missing  owner/clap  audio model" in capsys.readouterr().out
@@ -70,8 +68,7 @@ def test_download_fetches_the_hub_model_of_an_expert_or_encoder(
     assert f"{tmp_path}/empty" in said
 
 
-def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path: Path) -> None:
-    """All of them count in its identity."""
+def test_sharded_hub_model_of_an_expert_is_loaded_and_identified(tmp_path):
     import transformers
 
     shutil.copytree(hub_folder("clap"), tmp_path / "sharded")

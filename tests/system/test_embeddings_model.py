@@ -51,7 +51,7 @@ def write_table(path: Path, names: list[str], values: np.ndarray, column: str) -
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A manifest, embeddings of its clips and captions, a blind set, and a recipe."""
     clips = clips_in(tmp_path)
     write_manifest(tmp_path / "m.jsonl", clips)
@@ -89,7 +89,7 @@ def cosines(texts: np.ndarray, clips: np.ndarray) -> np.ndarray:
     return units[0] @ units[1].T
 
 
-def test_scores_of_given_embeddings_are_their_cosines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_of_given_embeddings_are_their_cosines(folder, capsys):
     path = recipe(folder, model="MGA-CLAP", model_parameters=7)
     assert main(["check", str(path)]) == 0
     plan = capsys.readouterr().out
@@ -112,9 +112,7 @@ def test_scores_of_given_embeddings_are_their_cosines(folder: Path, capsys: pyte
     assert not list(folder.glob("banks/*/")), "nothing is stored a second time"
 
 
-def test_run_of_given_embeddings_ranks_the_same_from_another_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_of_given_embeddings_ranks_the_same_from_another_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert main(["run", str(recipe(Path())), "--out", "run"]) == 0
     (folder / "elsewhere").mkdir()
@@ -125,9 +123,7 @@ def test_run_of_given_embeddings_ranks_the_same_from_another_folder(
     assert np.array_equal(first, again)
 
 
-def test_error_names_queries_and_clips_that_the_given_embeddings_lack(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_names_queries_and_clips_that_the_given_embeddings_lack(folder, capsys):
     assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
     assert main(["search", str(folder / "run"), str(folder / "m.jsonl"), "a dog"]) == 1
     assert "knows" in capsys.readouterr().err
@@ -145,9 +141,7 @@ def test_error_names_queries_and_clips_that_the_given_embeddings_lack(
     assert said in capsys.readouterr().out
 
 
-def test_embedding_is_refused_if_its_file_name_belongs_to_two_clips(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embedding_is_refused_if_its_file_name_belongs_to_two_clips(folder, capsys):
     clips = clips_in(folder)
     write_manifest(folder / "m.jsonl", [clips[0], replace(clips[1], file_name="0.wav"), *clips[2:]])
     write_table(folder / "audio.npz", [f"{n}.wav" for n in range(CLIPS)], vectors(1, CLIPS), "id")
@@ -156,9 +150,7 @@ def test_embedding_is_refused_if_its_file_name_belongs_to_two_clips(
     assert "validation" in error
 
 
-def test_model_of_given_embeddings_refuses_wrong_sizes_and_training_stages_and_export(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_model_of_given_embeddings_refuses_wrong_sizes_and_training_stages_and_export(folder, capsys):
     resolved = json.loads(json.dumps(load_recipe(recipe(folder)).recipe.model_dump(mode="json")))
     for part in ("audio", "text"):
         resolved["model"][part]["dim"] = 4
@@ -174,7 +166,7 @@ def test_model_of_given_embeddings_refuses_wrong_sizes_and_training_stages_and_e
     assert "copy" in capsys.readouterr().err
 
 
-def test_finished_run_refuses_changed_embedding_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_refuses_changed_embedding_files(folder, capsys):
     command = ["run", str(recipe(folder)), "--out", str(folder / "run")]
     assert main(command) == 0
     assert main(command) == 0
@@ -185,7 +177,7 @@ def test_finished_run_refuses_changed_embedding_files(folder: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_embeddings_are_read_as_float32(tmp_path: Path, dtype: type) -> None:
+def test_embeddings_are_read_as_float32(tmp_path, dtype):
     values = vectors(1, 3).astype(dtype)
     read = read_vectors([write_table(tmp_path / "a.npz", ["a", "b", "c"], values, "id")], "clip")
     assert (read.dim, read.rows_of("a")) == (DIM, 1)
@@ -194,7 +186,7 @@ def test_embeddings_are_read_as_float32(tmp_path: Path, dtype: type) -> None:
     assert "d" not in read
 
 
-def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path) -> None:
+def test_caption_rows_are_no_clips_and_equal_captions_may_have_equal_embeddings(tmp_path):
     columns: dict[str, Any] = {"kind": ["clip", "caption"], "id": ["x", "y"], "text": ["y", "x"]}
     values = np.eye(2, dtype=np.float32)
     np.savez(tmp_path / "a.npz", **columns, embedding=values)
@@ -203,6 +195,8 @@ def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path
     assert "y" not in clips
     assert captions.read("x")[0].tolist() == [0, 1]
     assert "y" not in captions
+    path = write_table(tmp_path / "a.npz", ["a", "a"], np.ones((2, 3), np.float32), "text")
+    assert read_vectors([path], "caption").dim == 3
 
 
 @pytest.mark.parametrize(
@@ -219,18 +213,11 @@ def test_caption_rows_of_an_embeddings_file_are_not_read_as_clips(tmp_path: Path
         ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "no embeddings"),
     ],
 )
-def test_embeddings_file_with_invalid_columns_is_refused_with_its_path(
-    tmp_path: Path, columns: dict[str, Any], expected: str
-) -> None:
+def test_embeddings_file_with_invalid_columns_is_refused_with_its_path(tmp_path, columns, expected):
     np.savez(tmp_path / "a.npz", **columns)
     with pytest.raises(KitError, match=expected) as error:
         read_vectors([tmp_path / "a.npz"], "clip")
     assert str(error.value).startswith(f"{tmp_path}/a.npz: ")
-
-
-def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "a.npz", ["a", "a"], np.ones((2, 3), np.float32), "text")
-    assert read_vectors([path], "caption").dim == 3
 
 
 @pytest.mark.parametrize(
@@ -244,9 +231,7 @@ def test_equal_captions_with_equal_embeddings_are_accepted(tmp_path: Path) -> No
         ({"score": {"kind": "cosine"}}, "model.score: "),
     ],
 )
-def test_recipe_error_names_the_embeddings_file_that_does_not_fit(
-    folder: Path, model: dict[str, Any], expected: str
-) -> None:
+def test_recipe_error_names_the_embeddings_file_that_does_not_fit(folder, model, expected):
     write_table(folder / "wide.npz", ["a"], np.ones((1, 2), np.float32), "text")
     (folder / "r.txt").write_text("a\n")
     model = json.loads(json.dumps(model).replace("{folder}", str(folder)))
@@ -255,7 +240,7 @@ def test_recipe_error_names_the_embeddings_file_that_does_not_fit(
     assert expected in str(error.value)
 
 
-def test_damaged_embeddings_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_embeddings_files_are_refused(tmp_path):
     """Empty, an array by itself, cut, of another format, or with other bytes within compressed values."""
     file, array = tmp_path / "e.npz", tmp_path / "e.npy"
     np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))

@@ -1,5 +1,8 @@
 """YAMNet and the log-mel against their goldens and definitions."""
 
+import json
+import shutil
+import sys
 from pathlib import Path
 
 import filled
@@ -8,13 +11,18 @@ import pytest
 import soundfile
 import tiny
 import torch
+from outcomes import ranked_evaluation, refused, rewrite, unfinished
 from quick import first_quick
 
 from data_tools.errors import KitError
+from data_tools.files import read_json
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
 from system.audio.logmel import LogMel
 from system.audio.mel import audioset_log_mel
 from system.audio.network import exact_arithmetic, groups_of_equal_length
-from system.audio.yamnet import Yamnet, YamnetLayers
+from system.audio.tflite import read_layers
+from system.audio.yamnet import Yamnet
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")
@@ -29,11 +37,10 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def yamnet(shared: Path) -> YamnetLayers:
+def yamnet(shared):
     settings = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
     made = settings.layers()
     settings.load_into(made)
-    assert isinstance(made, YamnetLayers)
     return made.eval().requires_grad_(False)
 
 
@@ -47,7 +54,7 @@ def scores_of(embedding: np.ndarray, shared: Path) -> np.ndarray:
     return torch.from_numpy(logits).sigmoid().numpy()
 
 
-def test_yamnet_matches_the_public_file(yamnet: YamnetLayers, shared: Path, goldens: Path) -> None:
+def test_yamnet_matches_the_public_file(yamnet, shared, goldens):
     golden = np.load(goldens / "yamnet_esc10.npz")
     embedding = yamnet.embed(torch.from_numpy(golden["log_mel"]).float()).numpy()
     scores = scores_of(embedding, shared)
@@ -56,7 +63,7 @@ def test_yamnet_matches_the_public_file(yamnet: YamnetLayers, shared: Path, gold
     assert (scores.argmax(1) == golden["scores"].argmax(1)).all()
 
 
-def test_yamnet_front_end_matches_public_one_within_int8_precision(shared: Path, goldens: Path) -> None:
+def test_yamnet_front_end_matches_public_one_within_int8_precision(shared, goldens):
     golden = np.load(goldens / "yamnet_esc10.npz")
     differences = []
     for name, expected in zip(golden["file_name"], golden["log_mel"], strict=True):
@@ -68,7 +75,7 @@ def test_yamnet_front_end_matches_public_one_within_int8_precision(shared: Path,
     assert np.median(np.concatenate(differences)) < 0.01
 
 
-def test_yamnet_log_mel_of_a_tone_matches_definition() -> None:
+def test_yamnet_log_mel_of_a_tone_matches_definition():
     t = np.arange(16_000) / 16_000
     wave = np.sin(2 * np.pi * 1000 * t).astype(np.float32)
     column = log_mel(wave)[0]
@@ -91,7 +98,7 @@ def test_yamnet_log_mel_of_a_tone_matches_definition() -> None:
     ("samples", "count"),
     [(1, 1), (399, 1), (15_600, 1), (15_601, 2), (23_280, 2), (23_281, 3), (80_000, 10), (128_000, 16)],
 )
-def test_yamnet_frame_count_matches_definition(shared: Path, samples: int, count: int) -> None:
+def test_yamnet_frame_count_matches_definition(shared, samples, count):
     """The counts are those of Google's pad_waveform."""
     expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
     frames = expert.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
@@ -99,7 +106,7 @@ def test_yamnet_frame_count_matches_definition(shared: Path, samples: int, count
     assert np.isfinite(frames).all()
 
 
-def test_yamnet_last_frame_includes_the_end_of_the_clip(shared: Path) -> None:
+def test_yamnet_last_frame_includes_the_end_of_the_clip(shared):
     """Its last 0.18 s are only in the last of ten frames, which is padded with silence."""
     wave, _ = soundfile.read(shared / "data/esc10/audio/1-17150-A-12.flac", dtype="float32")
     wave = wave[:80_000]
@@ -113,7 +120,7 @@ def test_yamnet_last_frame_includes_the_end_of_the_clip(shared: Path) -> None:
     assert np.abs(frames[9:] - last).max() < 1e-5
 
 
-def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
+def test_missing_and_wrong_yamnet_files_are_refused(tmp_path):
     def loaded(name: str) -> None:
         settings = Yamnet(kind="yamnet", weights=str(tmp_path / name))
         settings.load_into(settings.layers())
@@ -135,16 +142,13 @@ def test_missing_and_wrong_yamnet_files_are_refused(tmp_path: Path) -> None:
 # log-mel
 
 
-def test_logmel_is_highest_at_the_frequency_of_a_tone_and_lowest_for_silence() -> None:
+def test_logmel_of_tones_and_silence_matches_its_definition_apart_from_other_clips():
     t = np.arange(16_000) / 16_000
     frames = LOGMEL.load(CPU)([np.sin(2 * np.pi * 2000 * t).astype(np.float32), np.zeros(16_000, np.float32)])
     centres = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 34)[1:-1] / 2595) - 1)
     bands = frames[0].reshape(-1, 32)
     assert np.abs(centres[bands[10].argmax()] - 2000) < 150
     assert np.allclose(frames[1], (np.log(1e-5) + 6) / 4, atol=1e-5)
-
-
-def test_logmel_columns_match_definition() -> None:
     wave = tiny.tone(3, 0.5, 1)
     columns = LOGMEL.load(CPU)([wave])[0].reshape(-1, 32)
     window = np.zeros(1024)
@@ -154,23 +158,20 @@ def test_logmel_columns_match_definition() -> None:
     for column in (0, 7, 24):
         power = np.abs(np.fft.rfft(padded[320 * column :][:1024] * window)) ** 2
         assert np.allclose(columns[column], (np.log(basis @ power + 1e-5) + 6) / 4, atol=2e-4)
-
-
-@pytest.mark.parametrize("samples", [1, 100, 640, 16_000])
-def test_logmel_frame_count_matches_definition(samples: int) -> None:
-    frames = LOGMEL.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
-    columns = 1 + max(samples, 1024) // 320
-    assert frames.shape == (-(-columns // 4), 128)
-
-
-def test_logmel_frames_are_independent_of_other_clips() -> None:
     waves = [tiny.tone(p, 0.5 + p / 3, p) for p in range(4)]
     together = LOGMEL.load(CPU)(waves)
     for wave, frames in zip(waves, together, strict=True):
         assert np.array_equal(LOGMEL.load(CPU)([wave])[0], frames)
 
 
-def test_bank_key_of_an_expert_depends_on_settings_but_not_weight_paths(shared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("samples", [1, 100, 640, 16_000])
+def test_logmel_frame_count_matches_definition(samples):
+    frames = LOGMEL.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
+    columns = 1 + max(samples, 1024) // 320
+    assert frames.shape == (-(-columns // 4), 128)
+
+
+def test_bank_key_depends_on_settings_and_resampling_but_not_on_weight_paths(shared, tmp_path):
     assert LOGMEL.bank_name() != LOGMEL.model_copy(update={"bands": 33}).bank_name()
     there = shared / YAMNET_FILE
     copy = tmp_path / "copy.npz"
@@ -179,14 +180,13 @@ def test_bank_key_of_an_expert_depends_on_settings_but_not_weight_paths(shared: 
     assert a == b
     copy.write_bytes(there.read_bytes() + b"x")
     assert Yamnet(kind="yamnet", weights=str(copy)).bank_name() != a
+    ways = [LOGMEL.model_copy(update={"resampling": how}) for how in ("soxr_hq", "kaiser_best", "kaiser_best_0.2")]
+    assert len({expert.bank_name() for expert in ways}) == 3
 
 
-def test_groups_have_equal_lengths_up_to_a_maximum_total() -> None:
+def test_groups_have_equal_lengths_and_exact_arithmetic_ends_with_its_block():
     assert list(groups_of_equal_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
     assert list(groups_of_equal_length([20], 10)) == [[0]]
-
-
-def test_precision_settings_are_restored_at_the_end_of_exact_arithmetic() -> None:
     torch.set_float32_matmul_precision("high")
     try:
         with exact_arithmetic():
@@ -198,9 +198,92 @@ def test_precision_settings_are_restored_at_the_end_of_exact_arithmetic() -> Non
 
 
 @pytest.mark.parametrize("minutes", first_quick([1, 10], 1))
-def test_logmel_and_yamnet_process_a_clip_of_minutes(minutes: int, shared: Path) -> None:
+def test_logmel_and_yamnet_process_a_clip_of_minutes(minutes, shared):
     wave = np.random.default_rng(0).normal(0, 0.05, minutes * 60 * 16_000).astype(np.float32)
     assert LOGMEL.load(CPU)([wave])[0].shape == (750 * minutes + 1, 128)
     frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load(CPU)([wave])[0]
     assert frames.shape[0] == 1 + -(-(len(wave) - 15_600) // 7680)
     assert np.isfinite(frames).all()
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """A release whose log-mel gives other frames."""
+    monkeypatch.setattr(LogMel, "version", 2)
+
+
+@pytest.mark.usefixtures("later")
+def test_model_trained_on_older_frames_ranks_with_a_warning(unbroken, world, tmp_path, caplog):
+    words = r"trained on frames of version 1 of the expert logmel"
+    assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
+    assert words in caplog.text
+    caplog.clear()
+    found = ranked_evaluation(unbroken, world, tmp_path / "run.npy")
+    assert words in caplog.text
+    assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values), "in truth they are the same"
+    assert read_scores(tmp_path / "run.npy").facts["experts"]["logmel"]["version"] == 2
+    inputs = read_json(unbroken / "provenance.json")["inputs"]
+    rewrite(tmp_path / "model/model.json", experts={"logmel": inputs["experts.logmel"]})
+    caplog.clear()
+    assert np.array_equal(ranked_evaluation(tmp_path / "model", world, tmp_path / "model.npy"), found)
+    assert f"{tmp_path / 'model'} was {words}" in caplog.text
+    assert read_scores(tmp_path / "model.npy").facts["experts"]["logmel"]["version"] == 2
+
+
+@pytest.mark.usefixtures("later")
+def test_resuming_training_with_other_frames_is_refused(unbroken, recipe, tmp_path, capsys):
+    run = unfinished(unbroken, tmp_path / "run")
+    message = refused(capsys, "run", "--until=training", recipe, "--out", run)
+    assert "experts.logmel.version changed since this run began" in message
+
+
+def test_run_with_changed_expert_settings_is_refused(unbroken, tmp_path, capsys):
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    inputs = read_json(run / "provenance.json")["inputs"]
+    inputs["experts.logmel"] |= {"version": 0, "bands": 31}
+    rewrite(run / "provenance.json", inputs=inputs)
+    message = refused(capsys, "export", run, "--out", tmp_path / "model")
+    assert "another bands of the expert logmel" in message
+
+
+TFLITE = "data/yamnet/yamnet.tflite"
+
+
+@pytest.mark.slow
+def test_converted_yamnet_matches_dequantised_layers(shared, tmp_path):
+    assert main(["convert", str(shared / TFLITE), "--out", str(tmp_path / "made/layers.npz")]) == 0
+    assert main(["convert", str(shared / TFLITE), "--out", str(tmp_path / "again.npz")]) == 0
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "made/layers.npz").read_bytes()
+    expected = np.load(shared / "data/yamnet/yamnet_layers_float32_dequantised.npz")
+    with np.load(tmp_path / "made/layers.npz") as found:
+        assert found.files == expected.files
+        for name in expected.files:
+            assert found[name].dtype == np.float32
+            assert np.array_equal(found[name], expected[name]), name
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["layers.npz"]
+
+
+def test_yamnet_layers_and_the_install_command_without_the_package(shared, monkeypatch):
+    layers = read_layers(shared / TFLITE)
+    described = json.loads((shared / "data/yamnet/yamnet_layers.json").read_text())
+    assert [one["idx"] for one in described] == list(range(31))
+    for one in described:
+        assert list(layers[f"{one['idx']:02d}_w"].shape) == one["w_shape"]
+        assert (f"{one['idx']:02d}_b" in layers) == one["has_bias"]
+    monkeypatch.setitem(sys.modules, "tflite", None)
+    with pytest.raises(KitError, match="pip install"):
+        read_layers(shared / TFLITE)
+
+
+def test_damaged_and_foreign_tflite_files_are_refused(shared, tmp_path, capsys):
+    data = (shared / TFLITE).read_bytes()
+    bad = tmp_path / "bad.tflite"
+    with pytest.raises(KitError, match="such"):
+        read_layers(bad)
+    for content in (b"", b"<html>Not found</html>", data[: len(data) // 3]):
+        bad.write_bytes(content)
+        with pytest.raises(KitError, match="public"):
+            read_layers(bad)
+    assert main(["convert", str(bad), "--out", str(tmp_path / "out.npz")]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "out.npz").exists()

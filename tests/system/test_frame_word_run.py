@@ -52,7 +52,7 @@ def write_words(path: Path, world: Path, seed: int = 0) -> None:
 
 
 @pytest.fixture(scope="module")
-def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(world, tmp_path_factory):
     folder = tmp_path_factory.mktemp("frame_word")
     write_words(folder / "words.bin", world)
     recipe = tiny.write_recipe(folder / "r.yaml", content(world, folder))
@@ -60,16 +60,14 @@ def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_stage_lowers_the_learning_rate_and_ends_early_when_the_loss_hardly_changes(done: Path) -> None:
+def test_stage_lowers_the_learning_rate_and_ends_early_when_the_loss_hardly_changes(done):
     assert [line["lr"] for line in lines(done)] == pytest.approx([1e-3, 1e-3, 1e-4])
     assert len(json.loads((done / "only/done.json").read_text())["lines"]) == 3
     assert "ends early" in (done / "log.txt").read_text()
     assert json.loads((done / "result.json").read_text())["parameters"]["frozen"]["text"] > 0
 
 
-def test_exported_model_that_scores_frames_against_words_ranks_like_its_run(
-    done: Path, world: Path, tmp_path: Path
-) -> None:
+def test_exported_model_that_scores_frames_against_words_ranks_like_its_run(done, world, tmp_path):
     expected = read_scores(done / "scores/evaluation.npy").values
     assert np.ptp(expected) > 0
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
@@ -79,9 +77,7 @@ def test_exported_model_that_scores_frames_against_words_ranks_like_its_run(
         assert np.allclose(found, expected, atol=1e-6)
 
 
-def test_ranking_with_other_word_vectors_than_in_training_is_refused(
-    done: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranking_with_other_word_vectors_than_in_training_is_refused(done, world, tmp_path, capsys):
     main(["export", str(done), "--out", str(tmp_path / "model")])
     write_words(tmp_path / "other.bin", world, seed=1)
     capsys.readouterr()
@@ -93,9 +89,7 @@ def test_ranking_with_other_word_vectors_than_in_training_is_refused(
     assert "gone.bin" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)
 
 
-def test_missing_word_vectors_are_reported_before_any_work(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_word_vectors_are_reported_before_any_work(world, tmp_path, capsys):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
     assert "words.bin" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
     assert not (tmp_path / "banks").exists()
@@ -103,7 +97,7 @@ def test_missing_word_vectors_are_reported_before_any_work(
     assert "words.bin: published at" in capsys.readouterr().out
 
 
-def test_search_and_report_accept_models_with_series_of_embeddings(done: Path, world: Path, tmp_path: Path) -> None:
+def test_search_and_report_accept_models_with_series_of_embeddings(done, world, tmp_path):
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     model = load_model(done, cache=tmp_path)
     search, again = (Search(model, model.open(some), Path(__file__)) for some in (clips, clips[::-1]))
@@ -115,9 +109,7 @@ def test_search_and_report_accept_models_with_series_of_embeddings(done: Path, w
     assert submission(["report", str(done)]) == 0
 
 
-def test_incompatible_score_and_embedding_settings_are_refused(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_incompatible_score_and_embedding_settings_are_refused(world, tmp_path, capsys):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
     for change, words in (
         ("model.audio.embedding=mean", "score frame_word needs an encoder that returns frames"),

@@ -62,7 +62,7 @@ def csls(scores: np.ndarray, bank: np.ndarray, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("strength", [2.0, 10.0])
-def test_hubness_corrections_match_the_published_formulas(strength: float) -> None:
+def test_hubness_corrections_match_the_published_formulas(strength):
     scores, bank = SCORES.astype(np.float64), BANK.astype(np.float64)
     expected = np.log(inverted_softmax(scores, bank, strength)) / strength
     assert correct_for_hubs(SCORES, BANK, Correction("inverted_softmax", strength)) == pytest.approx(expected, abs=1e-6)
@@ -77,7 +77,7 @@ def test_hubness_corrections_match_the_published_formulas(strength: float) -> No
 
 
 @pytest.mark.parametrize("kind", get_args(Kind)[1:])
-def test_hubness_correction_with_a_degenerate_query_bank_is_finite(kind: Any) -> None:
+def test_hubness_correction_with_a_degenerate_query_bank_is_finite(kind):
     correction = Correction(kind, 10.0)
     one = correct_for_hubs(SCORES, BANK[:1], correction)
     assert np.isfinite(one).all()
@@ -90,7 +90,7 @@ def test_hubness_correction_with_a_degenerate_query_bank_is_finite(kind: Any) ->
     assert np.isfinite(large).all()
 
 
-def test_qb_norm_selects_only_clips_that_rank_first_for_a_query_of_the_query_bank() -> None:
+def test_qb_norm_selects_only_clips_that_rank_first_for_a_query_of_the_query_bank():
     bank = np.array([[0.9, 0.1, 0.0], [0.8, 0.7, 0.0]], np.float32)
     scores = np.array([[0.5, 0.4, 0.3], [0.1, 0.5, 0.2]], np.float32)
     found = correct_for_hubs(scores, bank, Correction("qb_norm", 1.0))
@@ -112,7 +112,7 @@ def hub_recipe(manifest: Path, folder: Path, **changes: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     """A finished run with a corrected entry."""
     folder = tmp_path_factory.mktemp("hubs")
     manifest = tiny.make_world(folder / "world", {"development": 12, "validation": 10, "evaluation": 10})
@@ -120,7 +120,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen_one(run: Path) -> None:
+def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen_one(run):
     plain, found = (read_scores(run / f"scores/{name}.npy") for name in ("evaluation", "corrected"))
     noted = found.facts["hub correction"]
     table = noted["validation mAP@10"]
@@ -137,7 +137,7 @@ def test_run_chooses_the_hubness_correction_on_validation_and_applies_the_chosen
         assert not np.array_equal(plain.values, found.values)
 
 
-def test_validation_map_of_hubness_corrections_matches_a_loop_over_ranks(run: Path, tmp_path: Path) -> None:
+def test_validation_map_of_hubness_corrections_matches_a_loop_over_ranks(run, tmp_path):
     """mAP@10 on validation with each correction, from scores of the verb rank; each query has one relevant clip."""
     table = read_scores(run / "scores/corrected.npy").facts["hub correction"]["validation mAP@10"]
     model = load_model(run, cache=tmp_path)
@@ -157,8 +157,8 @@ def test_validation_map_of_hubness_corrections_matches_a_loop_over_ranks(run: Pa
 
 
 def test_hubness_correction_skips_unreadable_training_clips_and_verb_rank_warns_that_it_lacks_it(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    run, tmp_path, monkeypatch, caplog
+):
     shutil.copytree(run.parent / "world", tmp_path / "world")
     manifest = tmp_path / "world/manifest.jsonl"
     clips = [replace(clip, path=clip.path.replace(str(run.parent), str(tmp_path))) for clip in read_manifest(manifest)]
@@ -177,9 +177,7 @@ def test_hubness_correction_skips_unreadable_training_clips_and_verb_rank_warns_
     assert found.values == pytest.approx(plain.values, abs=1e-6)
 
 
-def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation_source(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation_source(run, tmp_path, monkeypatch):
     chosen: list[object] = []
 
     def counted(*arguments: Any) -> dict[str, float]:
@@ -201,7 +199,7 @@ def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation
     assert len(chosen) == 3
 
 
-def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp_path: Path) -> None:
+def test_hubness_correction_set_in_the_recipe_matches_the_formula(run, tmp_path):
     folder = run.parent
     manifest = folder / "world/manifest.jsonl"
     path = hub_recipe(manifest, tmp_path, kinds=["inverted_softmax"])
@@ -221,9 +219,7 @@ def test_hubness_correction_set_in_the_recipe_matches_the_formula(run: Path, tmp
     assert found.values == pytest.approx(expected, abs=1e-5)
 
 
-def test_hubness_corrected_rank_entry_works_in_the_verbs_report_and_compare_and_pack(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hubness_corrected_rank_entry_works_in_the_verbs_report_and_compare_and_pack(run, tmp_path, capsys):
     assert submission(["compare", f"{run}:corrected", f"{run}:evaluation"]) == 0
     values = [summarise_matrix(read_scores(run / f"scores/{name}.npy"), get_edition(2022)) for name in ENTRIES]
     said = capsys.readouterr().out.splitlines()
@@ -253,23 +249,18 @@ ENTRIES = ("corrected", "evaluation")
         ({"bank": ["validation"], "validation": "train"}, "validation"),
     ],
 )
-def test_hubness_corrections_that_use_the_tested_captions_are_refused(
-    changes: dict[str, Any], expected: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hubness_corrections_that_use_the_tested_captions_are_refused(changes, expected, run, tmp_path, capsys):
     path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
     assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 
-def test_exported_model_warns_that_it_lacks_the_hubness_correction_of_its_run(
-    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_exported_model_warns_that_it_lacks_the_hubness_correction_of_its_run(run, tmp_path, caplog):
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     load_model(tmp_path / "exported")
     assert "correction" in caplog.text
 
 
-def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answers(run: Path, tmp_path: Path) -> None:
-    """The evaluation clips as a blind set have the corrected scores of the evaluation entry."""
+def test_hubness_corrected_scores_of_clips_are_equal_with_and_without_known_answers(run, tmp_path):
     manifest = run.parent / "world/manifest.jsonl"
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
     write_manifest(tmp_path / "blind.jsonl", [replace(clip, captions=[]) for clip in clips])

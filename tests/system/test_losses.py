@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import typing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ WEIGHTED = {
 }
 ANY_NEGATIVES = typing.get_args(Negatives)
 REDUCTIONS = typing.get_args(Ranking.model_fields["reduce"].annotation)
+SCORES = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
 
 
 def ranking(negatives: str = "all", reduce: str = "sum", margin: float = 0.2, relax: str = "none") -> Ranking:
@@ -48,29 +48,27 @@ def batch_scores(scores: Any, clip_ids: list[int] | None = None, relax: Any = No
     )
 
 
-def test_ranking_and_matching_losses_match_hand_values() -> None:
-    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
+def test_ranking_and_matching_losses_match_hand_values():
     # Rows (captions as negatives): .2 + .8 - .9 = .1; .2 + .6 - .5 = .3. Columns (clips): .2 + .3 - .5 = 0;
     # .2 + .8 - .7 = .3; .2 + .6 - .7 = .1. Sum .8, three items.
-    batch = batch_scores(scores)
+    batch = batch_scores(SCORES)
     assert RANKING.value(batch).item() == pytest.approx(0.8 / 3)
     assert MATCHING.value(batch).item() == pytest.approx(-0.7)
     assert losses.total_loss(batch, [RANKING, MATCHING]).item() == pytest.approx(0.8 / 3 - 2.1)
-
-
-def test_pairs_of_one_clip_are_never_negatives() -> None:
-    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     # Items 0 and 2 show one clip: cells (0, 2) and (2, 0) leave the sum: -.1 (row 0) and -.3 (column 2).
-    assert RANKING.value(batch_scores(scores, [7, 1, 7])).item() == pytest.approx(0.4 / 3)
-
-
-def test_relaxed_ranking_loss_matches_hand_values() -> None:
-    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
+    assert RANKING.value(batch_scores(SCORES, [7, 1, 7])).item() == pytest.approx(0.4 / 3)
+    # Gaps with a margin of .2: captions -.4 and .1 | -.2 and .3 | -.5 and -.3, clips -.6 and -.7 | 0 and -.1 | .3 and
+    # .1. Means of the hinges .05, .15, 0, 0, 0, .2; of the gaps -.15, .05, -.4, -.65, -.05, .2.
+    batch = batch_scores(torch.tensor(SCORES, dtype=torch.float64))
+    assert ranking(reduce="mean").value(batch).item() == pytest.approx(0.4 / 3)
+    assert ranking(reduce="hinge_of_mean").value(batch).item() == pytest.approx(0.25 / 3)
+    hardest = ranking("hardest")  # captions .1, .3, -.3, clips -.6, 0, .3
+    assert hardest.value(batch).item() == pytest.approx(0.7 / 3)
     relax = [[0.0, 1.0, 0.4], [0.7, 0.0, 0.4], [1.0, 0.7, 0.0]]  # r(c_ij), not symmetric; the diagonal plays no part
     # i = 0: j = 1: .2 + .3 - .9 < 0, .2 + .1 - .9 < 0; j = 2: .08 + .8 - .9 < 0 (s_ij), .08 + .0 - .9 < 0 (s_ji).
     # i = 1: j = 0: .14 + .1 - .5 < 0, .14 + .3 - .5 < 0; j = 2: .08 + .6 - .5 = .18, .08 + .2 - .5 < 0.
     # i = 2: j = 0: .2 + .0 - .7 < 0, .2 + .8 - .7 = .3; j = 1: .14 + .2 - .7 < 0, .14 + .6 - .7 = .04.
-    batch = batch_scores(scores, relax=relax)
+    batch = batch_scores(SCORES, relax=relax)
     assert RELAXED.value(batch).item() == pytest.approx((0.18 + 0.3 + 0.04) / 3)
     captions, clips = losses.margin_violations(batch, 0.2, relaxed=True)
     assert captions[1, 2].item() == pytest.approx(0.18)
@@ -88,7 +86,7 @@ def slow_ranking(scores: np.ndarray, ids: list[int], margin: float, relax: np.nd
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_ranking_loss_matches_its_published_equation(size: int) -> None:
+def test_ranking_loss_matches_its_published_equation(size):
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     relax = random.uniform(0.4, 1, (size, size))
@@ -100,7 +98,7 @@ def test_ranking_loss_matches_its_published_equation(size: int) -> None:
 
 
 @pytest.mark.parametrize("captions", [[1] * 7, [5] * 7, [1, 5, 2, 3, 1, 4, 5]])
-def test_loss_of_clips_with_several_captions_matches_a_loop(captions: list[int]) -> None:
+def test_loss_of_clips_with_several_captions_matches_a_loop(captions):
     random = np.random.default_rng(sum(captions))
     size, total = len(captions), sum(captions)
     owner = np.repeat(np.arange(size), captions)
@@ -126,19 +124,16 @@ def slow_nt_xent(scores: np.ndarray, ids: list[int], temperature: float) -> floa
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_nt_xent_matches_a_loop_over_its_definition(size: int) -> None:
+def test_nt_xent_matches_a_loop_over_its_definition(size):
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     assert NT_XENT.value(batch_scores(scores, ids)).item() == pytest.approx(slow_nt_xent(scores, ids, 0.07))
 
 
-def test_nt_xent_matches_hand_values() -> None:
+def test_nt_xent_matches_hand_values_and_loops_with_other_negatives_or_summed_directions():
     # Rows: -ln(e / (e + 1)) twice; columns the same: ln(1 + 1/e).
     found = NtXent(kind="nt_xent", weight=1, temperature=1.0).value(batch_scores([[1.0, 0.0], [0.0, 1.0]]))
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
-
-
-def test_nt_xent_loss_with_negatives_of_the_same_clip_or_summed_directions_matches_loops() -> None:
     random = np.random.default_rng(3)
     scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
     public = PUBLIC_NT_XENT.value(batch_scores(scores, ids)).item()
@@ -148,10 +143,9 @@ def test_nt_xent_loss_with_negatives_of_the_same_clip_or_summed_directions_match
     assert equation.value(batch_scores(scores, ids)).item() == pytest.approx(2 * public)
 
 
-def test_loss_diagnostics_match_hand_values() -> None:
-    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
+def test_loss_diagnostics_match_hand_values():
     relax = np.full((3, 3), 0.4)
-    batch = batch_scores(scores, relax=relax)
+    batch = batch_scores(SCORES, relax=relax)
     losses.total_loss(batch, [RELAXED, MATCHING])
     seen = {name: value.item() for name, value in diagnose(batch, [RELAXED, MATCHING]).items()}
     # Hardest by row .8, .6, .2, by column .1, .3, .8. Full margin: 4 hinges of 12 are above zero (see by hand above);
@@ -163,8 +157,8 @@ def test_loss_diagnostics_match_hand_values() -> None:
     assert diagnose(batch, [MATCHING, WEIGHTED["each"]])["violations"].item() == pytest.approx(4 / 12)
     assert diagnose(batch, [ranking("semi_hard", "mean")])["violations"].item() == pytest.approx(4 / 12)
     for term in (NT_XENT, WEIGHTED["sum"]):  # they read no margin
-        assert set(diagnose(batch_scores(scores), [term])) == {"positive", "hardest_negative"}
-    assert "violations_relaxed" not in diagnose(batch_scores(scores), [RANKING])
+        assert set(diagnose(batch_scores(SCORES), [term])) == {"positive", "hardest_negative"}
+    assert "violations_relaxed" not in diagnose(batch_scores(SCORES), [RANKING])
     alone = diagnose(batch_scores(torch.ones(2, 2), [3, 3]), [RANKING])
     assert {name: value.item() for name, value in alone.items()} == {
         "positive": 1,
@@ -185,7 +179,7 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_metric_learning_losses_and_gradients_match_original_code(name: str, goldens: Path) -> None:
+def test_metric_learning_losses_and_gradients_match_original_code(name, goldens):
     golden = np.load(goldens / "losses.npz")
     assert len(golden["cases"]) == 15
     for case in golden["cases"]:
@@ -197,21 +191,26 @@ def test_metric_learning_losses_and_gradients_match_original_code(name: str, gol
         loss.backward()
         for key, leaf in zip(given, leaves, strict=True):
             expected = golden[f"{case}_{name}_grad_{key.split('_')[1]}"]
-            assert leaf.grad is not None
             assert np.abs(leaf.grad.numpy() - expected).max() < 1e-9
 
 
-def test_weighted_triplet_matches_hand_values() -> None:
-    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
+def test_weighted_triplet_matches_hand_values_and_is_finite_for_a_collapsed_model():
     # P(.9) = .5 - .63 + .162 = .032, P(.5) = .2, P(.7) = .108. Hardest caption .8, .6, .2, clip .1, .3, .8:
     # N(.8) = .03 - .32 + .576 = .286, N(.6) = .114, N(.2) = -.014; N(.1) = -.001, N(.3) = -.009, N(.8) = .286.
-    batch = batch_scores(torch.tensor(scores, dtype=torch.float64))
+    batch = batch_scores(torch.tensor(SCORES, dtype=torch.float64))
     total = (0.032 + 0.286) + (0.2 + 0.114) + (0.108 - 0.014) + (0.032 - 0.001) + (0.2 - 0.009) + (0.108 + 0.286)
     assert WEIGHTED["sum"].value(batch).item() == pytest.approx(total / 3)
     # Above s_ii - .2: .8 of .9, .6 of .5; .2 of .7 is not; of the clips .3 of .5 is not (the comparison is strict and
     # .3 + .2 is .5), .8 of .7 is.
     each = (0.032 + 0.286) + (0.2 + 0.114) + (0.108 + 0.286)
     assert WEIGHTED["each"].value(batch).item() == pytest.approx(each / 3)
+    # P(1) = 0 and N(1) = .53, in both directions of every item.
+    for clamp in WEIGHTED.values():
+        found = clamp.value(batch_scores(torch.ones(3, 3))).item()
+        assert found == pytest.approx(1.06, abs=1e-6)
+    # N(-1) = .03 + .4 + .9 = 1.33, where N(0) is .03; P(.5) = .5 - .35 + .05 = .2.
+    batch = batch_scores([[0.5, -1.0], [-1.0, 0.5]])
+    assert WEIGHTED["sum"].value(batch).item() == pytest.approx(2 * (0.2 + 1.33))
 
 
 def slow_weighted(scores: np.ndarray, ids: list[int], settings: WeightedTriplet) -> float:
@@ -230,19 +229,12 @@ def slow_weighted(scores: np.ndarray, ids: list[int], settings: WeightedTriplet)
 
 @pytest.mark.parametrize("clamp", WEIGHTED)
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_weighted_triplet_matches_a_loop_over_its_definition(size: int, clamp: str) -> None:
+def test_weighted_triplet_matches_a_loop_over_its_definition(size, clamp):
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     settings = WEIGHTED[clamp].model_copy(update={"positive": [0.1, -0.3, 0.2, 0.4], "negative": [-0.2, 0.9]})
     found = settings.value(batch_scores(scores, ids)).item()
     assert found == pytest.approx(slow_weighted(scores, ids, settings))
-
-
-def test_weighted_triplet_is_finite_for_a_collapsed_model() -> None:
-    # P(1) = 0 and N(1) = .53, in both directions of every item.
-    for clamp in WEIGHTED.values():
-        found = clamp.value(batch_scores(torch.ones(3, 3))).item()
-        assert found == pytest.approx(1.06, abs=1e-6)
 
 
 def slow_gaps(scores: np.ndarray, ids: list[int], relax: np.ndarray, i: int) -> list[list[float]]:
@@ -252,7 +244,7 @@ def slow_gaps(scores: np.ndarray, ids: list[int], relax: np.ndarray, i: int) -> 
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_ranking_loss_reductions_match_loops(size: int) -> None:
+def test_ranking_loss_reductions_match_loops(size):
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     relax = random.uniform(0.4, 1, (size, size))
@@ -268,19 +260,8 @@ def test_ranking_loss_reductions_match_loops(size: int) -> None:
     assert mean >= hinge_of_mean
 
 
-def test_ranking_loss_reductions_match_hand_values() -> None:
-    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
-    # Gaps with a margin of .2: captions -.4 and .1 | -.2 and .3 | -.5 and -.3, clips -.6 and -.7 | 0 and -.1 | .3 and
-    # .1. Means of the hinges .05, .15, 0, 0, 0, .2; of the gaps -.15, .05, -.4, -.65, -.05, .2.
-    batch = batch_scores(torch.tensor(scores, dtype=torch.float64))
-    assert ranking(reduce="mean").value(batch).item() == pytest.approx(0.4 / 3)
-    assert ranking(reduce="hinge_of_mean").value(batch).item() == pytest.approx(0.25 / 3)
-    hardest = ranking("hardest")  # captions .1, .3, -.3, clips -.6, 0, .3
-    assert hardest.value(batch).item() == pytest.approx(0.7 / 3)
-
-
 @pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])
-def test_all_ranking_loss_reductions_are_equal_for_one_negative(negatives: str) -> None:
+def test_all_ranking_loss_reductions_are_equal_for_one_negative(negatives):
     random = np.random.default_rng(5)
     batch = batch_scores(random.uniform(-1, 1, (6, 6)), [0, 1, 2, 2, 3, 4], random.uniform(0, 1, (6, 6)))
     found = set()
@@ -296,13 +277,12 @@ def every_term() -> list[Loss]:
 
 
 @pytest.mark.parametrize("term", every_term(), ids=str)
-def test_items_without_negatives_add_no_loss_or_gradient(term: Loss) -> None:
+def test_items_without_negatives_add_no_loss_or_gradient(term):
     """A batch of one clip, and one whose items are all captions of one; same-clip NT-Xent has negatives even there."""
     for ids in ([0], [3, 3, 3, 3]):
         scores = torch.rand(len(ids), len(ids), requires_grad=True)
         loss = losses.total_loss(batch_scores(scores, ids, np.ones((len(ids), len(ids)))), [term])
         loss.backward()
-        assert scores.grad is not None
         if term is not PUBLIC_NT_XENT or len(ids) == 1:
             assert loss.item() == 0
             assert not scores.grad.any()
@@ -310,17 +290,16 @@ def test_items_without_negatives_add_no_loss_or_gradient(term: Loss) -> None:
 
 
 @pytest.mark.parametrize("term", every_term(), ids=str)
-def test_perfectly_separated_batch_has_zero_hinge_losses(term: Loss) -> None:
+def test_perfectly_separated_batch_has_zero_hinge_losses(term):
     scores = torch.full((4, 4), -1.0).fill_diagonal_(0.5).requires_grad_()
     if term.kind != "nt_xent" and term is not WEIGHTED["sum"]:
         loss = losses.total_loss(batch_scores(scores, relax=np.ones((4, 4))), [term])
         loss.backward()
-        assert scores.grad is not None
         assert loss.item() == 0
         assert not scores.grad.any()
 
 
-def test_losses_pass_gradcheck_in_float64() -> None:
+def test_losses_pass_gradcheck_in_float64():
     scores = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
     relax = torch.rand(5, 5, dtype=torch.float64)
     assert torch.autograd.gradcheck(
@@ -331,9 +310,8 @@ def test_losses_pass_gradcheck_in_float64() -> None:
     )
 
 
-def test_accuracies_in_a_batch_match_hand_values_and_equal_scores_count_as_misses() -> None:
-    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
-    assert accuracies(batch_scores(scores)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+def test_accuracies_and_violations_in_a_batch_match_hand_values():
+    assert accuracies(batch_scores(SCORES)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     # Rows: .9 loses against .95, .5 against .6, .7 wins. Columns: .9 wins, .5 wins, .7 loses against .95.
     assert accuracies(batch_scores([[0.9, 0.3, 0.95], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])) == (
         pytest.approx(1 / 3),
@@ -341,18 +319,9 @@ def test_accuracies_in_a_batch_match_hand_values_and_equal_scores_count_as_misse
     )
     assert accuracies(batch_scores(torch.ones(4, 4))) == (0.0, 0.0)
     assert accuracies(batch_scores(torch.ones(2, 2), [3, 3])) == (1.0, 1.0)
-
-
-def test_violations_are_counted_with_the_margin_of_the_first_ranking_loss() -> None:
-    """Gaps of -0.3: below a margin of 0.2, above one of 0.5."""
+    # Gaps of -0.3: below a margin of 0.2, above one of 0.5.
     batch = batch_scores([[0.5, 0.2], [0.2, 0.5]])
     narrow, wide = ranking(margin=0.2), ranking(margin=0.5)
     assert diagnose(batch, [narrow, wide])["violations"] == 0
     assert diagnose(batch, [wide, narrow])["violations"] == 1
     assert diagnose(batch, [MATCHING, wide, narrow])["violations"] == 1
-
-
-def test_weighted_triplet_does_not_clamp_scores_below_zero() -> None:
-    """N(-1) = .03 + .4 + .9 = 1.33, where N(0) is .03; P(.5) = .5 - .35 + .05 = .2."""
-    batch = batch_scores([[0.5, -1.0], [-1.0, 0.5]])
-    assert WEIGHTED["sum"].value(batch).item() == pytest.approx(2 * (0.2 + 1.33))

@@ -1,7 +1,5 @@
-"""Several positives, a learned temperature, distillation, and schedules in epochs: by hand, and against the original
-code of 2024 and 2025."""
+"""Positives, a learned temperature, distillation and epoch schedules: by hand, and against code of 2024 and 2025."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +22,7 @@ CASES = ("c0", "c1", "c2", "c3", "c4", "c5")
 
 
 @pytest.fixture(scope="module")
-def golden(goldens: Path) -> dict[str, Any]:
+def golden(goldens):
     return dict(np.load(goldens / "losses_2025.npz"))
 
 
@@ -67,7 +65,7 @@ def case_of(golden: dict[str, Any], name: str) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_their_gradients_and_their_weighted_sum_match_original_code(golden: dict[str, Any], name: str) -> None:
+def test_losses_their_gradients_and_their_weighted_sum_match_original_code(golden, name):
     """Positives and distillation. The original squares the first weight: its half is a quarter."""
     for kind in ("ntxent", "distill"):
         case = case_of(golden, name)
@@ -84,16 +82,13 @@ def test_losses_their_gradients_and_their_weighted_sum_match_original_code(golde
     assert quarter.item() == pytest.approx(golden[f"{name}_half"], abs=1e-9)
 
 
-def test_fixed_and_learned_temperature_give_equal_losses(golden: dict[str, Any]) -> None:
+def test_temperatures_and_separate_teacher_scores_of_equal_captions(golden):
     for name in ("c0", "c2", "c3"):
         case, tau = case_of(golden, name), float(golden[f"{name}_tau"])
         fixed = POSITIVES.model_copy(update={"temperature": tau})
         assert fixed.value(case.batch).item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
         changed = case.distill.model_copy(update={"temperature": tau})
         assert changed.value(case.batch).item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
-
-
-def test_equal_captions_of_two_clips_have_separate_teacher_scores(golden: dict[str, Any]) -> None:
     audio, text = (torch.from_numpy(golden[f"dup_{part}"]) for part in ("audio", "text"))
     own = np.stack([golden["dup_teacher_audio"], golden["dup_teacher_text"]], axis=2)
     last = {key: row for row, key in enumerate(golden["dup_caption_key"])}
@@ -121,7 +116,7 @@ def plain(scores: Any, clips: Any, teachers: Any = None) -> BatchScores:
     return BatchScores(scores, torch.arange(len(ids)), same, None, lambda: scores, lambda: scores, taught_by)
 
 
-def test_nt_xent_with_positives_matches_hand_values_and_loops() -> None:
+def test_nt_xent_with_positives_matches_hand_values_and_loops():
     term = POSITIVES.model_copy(update={"temperature": 1.0})
     # Two items of one clip, all scores 0: four cells, each ln 1/2 in both directions.
     assert term.value(plain(np.zeros((2, 2)), [5, 5])).item() == pytest.approx(np.log(2))
@@ -136,7 +131,7 @@ def test_nt_xent_with_positives_matches_hand_values_and_loops() -> None:
     assert found == pytest.approx([found[0]] * 3), "with every clip once, all three are one"
 
 
-def test_distillation_matches_hand_values_and_loops() -> None:
+def test_distillation_matches_hand_values_and_loops_and_averages_captions():
     term = taught("one", temperature=1.0)
     # A teacher that is sure of the diagonal, a model that knows nothing: ln 2.
     sure = [[1000.0, 0.0], [0.0, 1000.0]]
@@ -152,10 +147,7 @@ def test_distillation_matches_hand_values_and_loops() -> None:
                 total -= (weights / weights.sum() * logs).sum() / 10
         changed = term.model_copy(update={"temperature": tau})
         assert changed.value(plain(scores, np.arange(5), teacher)).item() == pytest.approx(total)
-
-
-def test_captions_of_an_item_are_averaged_in_teacher_scores() -> None:
-    """Both in the teachers' matrix and in the model's; item 1 has two captions."""
+    # Both in the teachers' matrix and in the model's; item 1 has two captions.
     each, teachers = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     batch = BatchScores(
         each, torch.tensor([0, 1, 1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: each,
@@ -173,7 +165,7 @@ def stage(until: float, lr: float, start: float = 1e-7, shape: str = "cosine") -
     return schema.Stage.model_construct(epochs=20, schedule=schedule, optimizer=optimizer)
 
 
-def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
+def test_epoch_schedules_match_the_public_code(golden):
     steps = int(golden["lr25_steps_per_epoch"])
     for (epoch, batch), large, small in zip(
         golden["lr25_epoch_batch"], golden["lr25"], golden["lr25_small_batch"], strict=True
@@ -191,7 +183,7 @@ def test_epoch_schedules_match_the_public_code(golden: dict[str, Any]) -> None:
         assert linear == pytest.approx(line, abs=1e-12, rel=0)
 
 
-def test_epoch_schedule_that_ends_with_its_warm_up_is_refused() -> None:
+def test_epoch_schedule_that_ends_with_its_warm_up_is_refused():
     with pytest.raises(ValueError, match="learning"):
         stage(1, 1e-3)
     without = schema.EpochSchedule(

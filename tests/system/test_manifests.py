@@ -1,10 +1,16 @@
 """Manifests that a recipe's commands make; reports of incomplete ones."""
 
+import errno
 import json
 import logging
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 from data_files import small_clotho, write_wav
@@ -12,6 +18,7 @@ from plans import plan
 
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe.data import load_data, make_missing
 from system.recipe.load import RecipeError, load_recipe
@@ -31,7 +38,7 @@ def recipe_of(folder: Path, make: str, split: str, expected: int | None) -> Reci
 
 
 @pytest.fixture
-def wavcaps(tmp_path: Path) -> Path:
+def wavcaps(tmp_path):
     """WavCaps with 3 of 10 files."""
     items = [
         {"id": str(n), "caption": f"A dog barks {n} times.", "audio": f"{n}.wav", "duration": 1} for n in range(10)
@@ -50,7 +57,7 @@ def wavcaps_command(folder: Path, more: str = "") -> str:
     return f"lbar data wavcaps {folder}/part.json --audio {folder}/audio --out {folder}/m.jsonl {more}".strip()
 
 
-def test_manifest_is_made_once_and_again_after_it_was_deleted(wavcaps: Path) -> None:
+def test_manifest_is_made_once_and_again_after_it_was_deleted(wavcaps):
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 3
@@ -62,7 +69,7 @@ def test_manifest_is_made_once_and_again_after_it_was_deleted(wavcaps: Path) -> 
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
 
 
-def test_one_source_says_how_the_manifest_of_several_is_made(tmp_path: Path) -> None:
+def test_one_source_says_how_the_manifest_of_several_is_made(tmp_path):
     root = small_clotho(tmp_path / "clotho", ["a.wav", "b.wav"], ["a.wav", "b.wav"])
     small_clotho(root, ["c.wav", "d.wav"], ["c.wav", "d.wav"], "evaluation")
     content = tiny.recipe(tiny.make_world(tmp_path / "world", {"validation": 2}), tmp_path)
@@ -76,7 +83,7 @@ def test_one_source_says_how_the_manifest_of_several_is_made(tmp_path: Path) -> 
         load_recipe(path, [f"data.train.make={command} --name other"])
 
 
-def test_manifest_made_by_another_command_than_the_recipe_states_is_refused(wavcaps: Path) -> None:
+def test_manifest_made_by_another_command_than_the_recipe_states_is_refused(wavcaps):
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n")
@@ -84,7 +91,7 @@ def test_manifest_made_by_another_command_than_the_recipe_states_is_refused(wavc
         make_missing(recipe)
 
 
-def test_manifest_with_fewer_clips_than_published_is_reported(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_manifest_with_fewer_clips_than_published_is_reported(wavcaps, caplog):
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     text = plan(recipe)
@@ -96,14 +103,14 @@ def test_manifest_with_fewer_clips_than_published_is_reported(wavcaps: Path, cap
     assert "only 3 of 10 published clips" in caplog.text
 
 
-def test_source_with_a_tenth_of_published_clips_missing_is_accepted(wavcaps: Path) -> None:
+def test_source_with_a_tenth_of_published_clips_missing_is_accepted(wavcaps):
     arrive(wavcaps, range(3, 9))
     recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
     make_missing(recipe)
     assert "9 clips, 9 captions, 0.00 h" in plan(recipe)
 
 
-def test_clotho_manifest_is_made_only_after_unpacking(tmp_path: Path) -> None:
+def test_clotho_manifest_is_made_only_after_unpacking(tmp_path):
     root = small_clotho(tmp_path, ["a.wav", "b.wav"], [])
     command = f"lbar data clotho {root} --splits development --out {root}/m.jsonl"
     recipe = recipe_of(root, command, "development", 2)
@@ -115,7 +122,7 @@ def test_clotho_manifest_is_made_only_after_unpacking(tmp_path: Path) -> None:
     assert [clip.seconds for clip in read_manifest(root / "m.jsonl")] == [0.01, None]
 
 
-def test_command_that_writes_another_manifest_is_refused_before_it_runs(wavcaps: Path) -> None:
+def test_command_that_writes_another_manifest_is_refused_before_it_runs(wavcaps):
     command = wavcaps_command(wavcaps).replace("/m.jsonl", "/n.jsonl")
     recipe = recipe_of(wavcaps, command, "train", None)
     said = f"the command `make` writes {wavcaps}/n.jsonl, but `manifest` is {wavcaps}/m.jsonl; correct one of them"
@@ -123,3 +130,59 @@ def test_command_that_writes_another_manifest_is_refused_before_it_runs(wavcaps:
     with pytest.raises(KitError, match=said):
         make_missing(recipe)
     assert not (wavcaps / "n.jsonl").exists()
+
+
+CODES = {name: getattr(errno, name) for name in ("EIO", "ENOENT")}
+FAILED = "development 003.wav"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        output = "needs a C compiler (cc) for fail_reads.c"
+        pytest.fail(output) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(output)
+    made = tmp_path_factory.mktemp("reads") / "fail_reads.so"
+    source = Path(__file__).parents[1] / "helpers/fail_reads.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", made, source, "-ldl"], check=True)
+    return made
+
+
+def verb(library: Path, call: str, code: int, *argv: object) -> "subprocess.CompletedProcess[str]":
+    failing = {"LD_PRELOAD": str(library), "FAIL_CALL": call, "FAIL_ERRNO": str(code), "FAIL_READS": FAILED}
+    command = [sys.executable, "-m", *map(str, argv)]
+    settings = os.environ | (failing if call else {})
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("call", ["open", "read"])
+def test_failed_reads_are_reported_by_every_verb_without_traceback(name, call, library, tmp_path):
+    manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 12}, 2)
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    features = verb(library, call, CODES[name], "system", "run", "--until=features", recipe)
+    assert "Traceback" not in features.stderr
+    if name == "ENOENT":
+        assert features.returncode == 0
+        assert "1 broken and skipped" in features.stdout
+    else:
+        assert features.returncode == 1
+        assert f"error: {tmp_path}/world/development/{FAILED}: " in features.stderr
+        assert "left out" not in features.stderr
+    checked = verb(library, call, CODES[name], "data_tools", "check", manifest)
+    assert checked.returncode == 1
+    assert FAILED in checked.stdout + checked.stderr
+    assert "Traceback" not in checked.stderr
+
+
+@pytest.mark.slow
+def test_run_ended_by_a_read_error_resumes_with_all_clips(library, tmp_path):
+    manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 12}, 2)
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1)))
+    failed, whole = ("system", "run", recipe, "--out", tmp_path / "run"), tmp_path / "whole"
+    assert verb(library, "read", errno.EIO, *failed).returncode == 1
+    assert verb(library, "", 0, *failed).returncode == 0
+    assert verb(library, "", 0, "system", "run", recipe, "--out", whole, "--set", f"banks={tmp_path}/b").returncode == 0
+    first, second = (read_scores(folder / "scores/evaluation.npy").values for folder in (tmp_path / "run", whole))
+    assert np.array_equal(first, second)

@@ -37,7 +37,7 @@ def _start(clips: list[Clip], banks: Path, count: int) -> list[SpawnProcess]:
 
 
 @pytest.mark.slow
-def test_bank_built_by_killed_processes_matches_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_bank_built_by_killed_processes_matches_an_uninterrupted_one(tmp_path):
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": CLIPS}))
     wave_of = {quick_checksum(Path(clip.path)): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     assert len(wave_of) == CLIPS
@@ -46,7 +46,6 @@ def test_bank_built_by_killed_processes_matches_an_uninterrupted_one(tmp_path: P
 
     def kill(process: SpawnProcess) -> None:
         """Stop it first, so that its unfinished work is seen in the state of the kill."""
-        assert process.pid is not None
         while not any(number == process.pid for number, _ in computed(banks)):
             assert process.is_alive(), "nothing was left for it"
             time.sleep(0.005)
@@ -75,8 +74,7 @@ def test_bank_built_by_killed_processes_matches_an_uninterrupted_one(tmp_path: P
 
 
 @pytest.mark.slow
-def test_processes_of_torchrun_build_one_bank_together(tmp_path: Path) -> None:
-    """All of them see one bank; the first alone prints, warnings of the other say whose they are."""
+def test_processes_of_torchrun_build_one_bank_together(tmp_path):
     world = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 4, "evaluation": 4})
     (tmp_path / "world/development/development 003.wav").write_bytes(b"")
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
@@ -95,9 +93,7 @@ def test_processes_of_torchrun_build_one_bank_together(tmp_path: Path) -> None:
     ("environment", "expected"),
     [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3)), ({"RANK": "1"}, (0, 1)), ({"WORLD_SIZE": ""}, (0, 1))],
 )
-def test_rank_and_number_of_processes_are_read_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[int, int]
-) -> None:
+def test_rank_and_number_of_processes_are_read_from_the_environment(monkeypatch, environment, expected):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -105,9 +101,7 @@ def test_rank_and_number_of_processes_are_read_from_the_environment(
     assert ranks() == expected
 
 
-def test_processes_other_than_the_first_print_only_errors(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_processes_other_than_the_first_print_only_errors(monkeypatch, capsys):
     for rank, error in (("0", "error: "), ("1", "[rank 1] error: ")):
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")
@@ -115,7 +109,7 @@ def test_processes_other_than_the_first_print_only_errors(
         assert capsys.readouterr().err.startswith(f"{error}absent.yaml")
 
 
-def test_process_of_torchrun_uses_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_of_torchrun_uses_the_gpu_of_its_local_rank(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     cases = ((False, "1", "cpu"), (True, "", "cuda"), (True, "0", "cuda:0"), (True, "1", "cuda:1"))
     for there, local, expected in cases:

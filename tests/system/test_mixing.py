@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ from outcomes import digest, lines, refused
 
 from data_tools.audio import read_audio
 from data_tools.errors import KitError
+from data_tools.manifest import Clip
 from system.__main__ import main
 from system.batches import loader
 from system.batches.augment import Augment, Augmentation, join_captions, mix_waves
-from system.batches.items import Added, Item
-from system.batches.loader import collate
+from system.batches.items import Added, Item, Sampler, make_items
+from system.batches.loader import collate, read_batches
 from system.features.bank import Bank
 from system.features.extract import Features
+from system.models.audio.segments import SegmentEncoder
+from system.models.batch import Batch, Series
 from system.models.embeddings import Embedded
 from system.models.retrieval import RetrievalModel
 from system.recipe.load import load_recipe
@@ -61,9 +65,7 @@ def wave(*samples: int) -> np.ndarray:
         ((-32_768, 0), (-32_768, 0), 0, 0.0, [-32_767, 0]),
     ],
 )
-def test_waves_of_mixtures_match_hand_values(
-    own: Any, other: Any, decibels: float, place: float, expected: list[int]
-) -> None:
+def test_waves_of_mixtures_match_hand_values(own, other, decibels, place, expected):
     waves = wave(*own), wave(*other)
     for one in waves:
         one.flags.writeable = False  # as a bank gives them
@@ -86,7 +88,7 @@ def decibels(wave: np.ndarray) -> float:
     return 10 * np.log10(sum(float(sample) ** 2 for sample in wave.ravel()) / wave.size)
 
 
-def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
+def test_mixtures_of_recordings_have_the_requested_level(shared):
     waves, draw = recordings(shared), np.random.default_rng(1)
     assert len(waves) == 10
     seen = 0
@@ -110,13 +112,19 @@ def test_mixtures_of_recordings_have_the_requested_level(shared: Path) -> None:
     assert seen >= 5
 
 
-def test_captions_of_mixed_clips_are_joined_with_the_given_text() -> None:
+def test_captions_of_mixed_clips_are_joined_with_the_given_text():
     assert join_captions("Dogs bark. ", "It rains!", "and") == "Dogs bark and It rains!"
     assert join_captions("Dogs bark", "It rains", "") == "Dogs bark It rains"
     assert join_captions("?!", "It rains", " while ") == "while It rains"
+    augmentation = Augmentation(mixing(), [CATS, RAIN])
+    (many,) = augmentation([Item(CATS, tuple(CATS.captions), (0, 1, 2))], [0])
+    assert many.captions == ("A cat and It rains!", "Cats meow and It rains!", "Meowing and It rains!")
+    for step in range(20):
+        (two,) = Augmentation(mixing(), [CATS, DOGS])([Item(DOGS, tuple(DOGS.captions), (0, 1))], [step])
+        assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, if there are enough"
 
 
-def test_mixed_clips_match_hand_computed_random_draws() -> None:
+def test_mixed_clips_match_hand_computed_random_draws():
     """Four draws per item: whether (below the probability), the other clip, r in [-5, 5), the position;
     then the caption of the other clip."""
     items = [Item(RAIN, ("It rains!",), (0,)), Item(DOGS, ("Two dogs.",), (1,))]
@@ -129,7 +137,6 @@ def test_mixed_clips_match_hand_computed_random_draws() -> None:
         assert draw.choice(captions, 1, replace=False).tolist() == [pick]
         assert draw.random(4).round(3).tolist() == second
         one, other = Augmentation(mixing(probability), [CATS, DOGS, MUTE, RAIN])(items, [seed])
-        assert one.added is not None
         assert one.added.decibels == pytest.approx(10 * first[2] - 5, abs=0.01)
         assert one.added.offset == pytest.approx(first[3], abs=0.001)
         if seed == 2:
@@ -137,12 +144,11 @@ def test_mixed_clips_match_hand_computed_random_draws() -> None:
             assert other == items[1]
         else:
             assert (one.added.clip, one.captions, one.numbers) == (CATS, ("It rains and Meowing",), (0,))
-            assert other.added is not None
             assert (other.added.clip, other.captions, other.numbers) == (RAIN, ("Two dogs and It rains!",), (1,))
             assert other.added.decibels == pytest.approx(4.6, abs=0.01)
 
 
-def test_mixing_draws_have_expected_frequencies() -> None:
+def test_mixing_draws_have_expected_frequencies():
     clips = [CATS, DOGS, RAIN, clip("bell.wav", "A bell")]
     augmentation = Augmentation(mixing(0.25, low_db=-3, high_db=9), [*clips, MUTE])
     items = [Item(DOGS, ("Dogs bark.",), (0,))] * 100
@@ -162,16 +168,7 @@ def test_mixing_draws_have_expected_frequencies() -> None:
     assert {text: count / cats for text, count in texts.items()} == pytest.approx(expected, abs=0.04)
 
 
-def test_each_caption_of_a_clip_is_joined_with_a_caption_of_the_clip_mixed_into_it() -> None:
-    augmentation = Augmentation(mixing(), [CATS, RAIN])
-    (many,) = augmentation([Item(CATS, tuple(CATS.captions), (0, 1, 2))], [0])
-    assert many.captions == ("A cat and It rains!", "Cats meow and It rains!", "Meowing and It rains!")
-    for step in range(20):
-        (two,) = Augmentation(mixing(), [CATS, DOGS])([Item(DOGS, tuple(DOGS.captions), (0, 1))], [step])
-        assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, if there are enough"
-
-
-def test_captions_of_mixtures_are_replaced_too(tmp_path: Path) -> None:
+def test_captions_of_mixtures_are_replaced_too(tmp_path):
     rows = [("rain.wav", 0, "rainfall"), ("dogs.wav", 0, "Barking"), ("dogs.wav", 1, "barks")]
     captions = {"file": str(table(tmp_path / "a.csv", augmented.ALTERNATIVES, *rows)), "probability": 0.5}
     plain = Augment.model_validate({"captions": captions})
@@ -186,7 +183,7 @@ def test_captions_of_mixtures_are_replaced_too(tmp_path: Path) -> None:
     assert {"Dogs bark and rainfall", "Barking and It rains!", "It rains and barks", "Dogs bark.", "rainfall"} <= seen
 
 
-def test_mixing_with_fewer_than_two_clips_is_refused() -> None:
+def test_mixing_with_fewer_than_two_clips_is_refused():
     with pytest.raises(KitError, match="training"):
         Augmentation(mixing(), [DOGS, DOGS, MUTE])
     Augmentation(mixing(), [DOGS, RAIN])
@@ -202,7 +199,7 @@ def banks(folder: Path) -> Features:
     return Features({"waveform": bank}, names)
 
 
-def test_mixture_counts_as_a_separate_clip_in_losses(tmp_path: Path) -> None:
+def test_mixture_counts_as_a_separate_clip_in_losses(tmp_path):
     features = banks(tmp_path)
     twin = clip("twin.wav", "t")
     items = [
@@ -241,9 +238,7 @@ def test_mixture_counts_as_a_separate_clip_in_losses(tmp_path: Path) -> None:
 MIX = {"probability": 0.5, "low_db": -5, "high_db": 5, "joined_by": "and"}
 
 
-def test_mixing_with_stored_frames_or_teachers_is_refused(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mixing_with_stored_frames_or_teachers_is_refused(world, tmp_path, capsys):
     said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX}))
     assert "stages.only.augment.mix: frames of logmel" in said
     teacher = {"kind": "distill", "weight": 1, "teachers": ["one"], "temperature": 0.1}
@@ -256,9 +251,7 @@ def test_mixing_with_stored_frames_or_teachers_is_refused(
     assert "which are stored" not in said
 
 
-def test_clip_with_broken_audio_is_not_mixed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clip_with_broken_audio_is_not_mixed(tmp_path, monkeypatch, caplog):
     tiny.narrowed(monkeypatch)
     world = tiny.make_world(tmp_path / "world", {"development": 5, "validation": 2, "evaluation": 1})
     (tmp_path / "world/development/development 001.wav").write_bytes(b"RIFF")
@@ -274,9 +267,7 @@ def test_clip_with_broken_audio_is_not_mixed(
 
 @pytest.mark.slow
 @pytest.mark.collapses  # Cnn14 from scratch, whose batch norms have seen a few steps
-def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(world, tmp_path, monkeypatch):
     tiny.narrowed(monkeypatch)
     stage = tiny.stage(augment={"mix": MIX | {"joined_by": "meanwhile"}}, epochs=2, steps_per_epoch=2)
     content = tiny.recipe(world, tmp_path, only=stage)
@@ -296,3 +287,133 @@ def test_killed_and_resumed_mixing_run_matches_uninterrupted_run(
     assert digest(tmp_path / "again") == digest(tmp_path / "run")
     assert lines(tmp_path / "again") == lines(tmp_path / "run")
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
+
+
+LENGTHS = {"a": 4, "b": 10, "c": 11, "d": 40, "e": 1000}
+
+
+def sounds(folder: Path) -> tuple[Features, list[Clip]]:
+    """Clips of LENGTHS frames that count from 1."""
+    bank = Bank(folder / "waves", 1, "int16", {})
+    tiny.store_all(bank, [(name, np.arange(1, length + 1)[:, None]) for name, length in LENGTHS.items()])
+    clips = [clip(f"{name}.wav", f"caption {name}") for name in LENGTHS]
+    return Features({"waveform": bank}, {one.id: name for one, name in zip(clips, LENGTHS, strict=True)}), clips
+
+
+def test_random_parts_of_long_clips_match_hand_values(tmp_path):
+    features, clips = sounds(tmp_path)
+    items, longest = make_items(clips, "clip"), LENGTHS["d"] - 2  # three parts of d
+    for offset, first in ((0.0, 1), (0.33, 1), (0.34, 2), (0.66, 2), (0.67, 3), (0.999999, 3)):
+        found = collate(items, features, longest=longest, offsets=np.full((len(items), 2), offset)).audio["waveform"]
+        assert found.lengths.tolist() == [min(length, longest) for length in LENGTHS.values()]
+        for name, row, length in zip(LENGTHS, found.values[..., 0], found.lengths.tolist(), strict=True):
+            begin = first if name == "d" else 1
+            assert name == "e" or row[:length].tolist() == [*range(begin, begin + length)]
+
+
+def test_random_parts_depend_on_seed_stage_step_and_item():
+    def made(*seed: int) -> Sampler:
+        return Sampler([make_items([clip(f"{n}.wav", "x") for n in range(9)], "clip")], "size", 8, 1, seed)
+
+    assert made(1, 0).crop_offsets(3).tolist() == made(1, 0).crop_offsets(3).tolist()
+    others = [made(1, 0).crop_offsets(4), made(1, 1).crop_offsets(3), made(2, 0).crop_offsets(3)]
+    assert not any(np.equal(made(1, 0).crop_offsets(3), other).any() for other in others)
+    many = np.concatenate([made(1, 0).crop_offsets(step) for step in range(500)])
+    assert many.shape == (4000, 2)
+    assert np.unique(many).size == 8000
+    for column in many.T:
+        assert np.quantile(column, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx(np.linspace(0, 1, 5), abs=0.03)
+
+
+def fed(folder: Path, steps: list[int], longest: int | None) -> dict[int, Batch]:
+    features, clips = sounds(folder)
+    sampler = Sampler([make_items(clips, "clip")], "size", 5, 1, (1, 0))
+    found = {}
+    for first in steps[:1] if steps == [*range(len(steps))] else steps:
+        with closing(read_batches(sampler, features, None, CPU, None, longest, step=first)) as batches:
+            found |= {step: next(batches) for step in ([first] if len(steps) < 3 else steps)}
+    return found
+
+
+def test_training_batches_contain_a_random_part_of_long_clips(tmp_path):
+    found = fed(tmp_path, list(range(60)), 10)
+    begins: dict[str, set[int]] = {name: set() for name in LENGTHS}
+    for batch in found.values():
+        waves = batch.audio["waveform"]
+        assert waves.values.shape == (5, 10, 1)
+        for key, row, length in zip(batch.clip_keys, waves.values[..., 0].tolist(), waves.lengths, strict=True):
+            assert length == min(10, LENGTHS[key])
+            assert row == [*range(row[0], row[0] + int(length)), *[0] * (10 - int(length))]
+            begins[key].add(row[0])
+    assert begins["a"] == begins["b"] == {1}
+    assert begins["c"] == {1, 2}
+    assert {1, 31} <= begins["d"] <= set(range(1, 32))
+    assert len(begins["e"]) > 50
+    assert max(begins["e"]) <= 991
+    again = fed(tmp_path, [41, 7], 10)
+    for step, batch in again.items():
+        assert torch.equal(batch.audio["waveform"].values, found[step].audio["waveform"].values)
+        assert torch.equal(batch.audio["waveform"].lengths, found[step].audio["waveform"].lengths)
+    whole = fed(tmp_path, [0], None)[0].audio["waveform"]
+    assert whole.values.shape[1] == 1000
+
+
+def test_long_clips_are_cut_before_they_are_mixed(tmp_path):
+    """The item's own clip is in the mixture, whatever is added to it, and whichever of both is the longer."""
+    dog, rising, falling = (clip(f"{name}.wav", name) for name in "drc")
+    bank = Bank(tmp_path / "waves", 1, "int16", {})
+    long = 10 * np.arange(1, 101)[:, None]
+    tiny.store_all(bank, [("d", np.array([[7000], [-7000], [7001]])), ("r", long), ("c", -long)])
+    features = Features({"waveform": bank}, {dog.id: "d", rising.id: "r", falling.id: "c"})
+
+    def made(first: Clip, second: Clip, *offsets: float) -> list[int]:
+        item = Item(first, ("x",), (0,), Added(second, 0.0, 0.5))
+        waves = collate([item], features, longest=5, offsets=np.array([offsets])).audio["waveform"]
+        assert waves.lengths.tolist() == [5]
+        return waves.values[0, :, 0].tolist()
+
+    def power(*samples: int) -> float:
+        return float(np.square(samples).mean())
+
+    def rounded(one: np.ndarray, other: list[int]) -> list[int]:
+        return np.rint(np.add(one, other)).astype(int).tolist()
+
+    gain = np.sqrt(power(7000, -7000, 7001) / power(960, 970, 980, 990, 1000))
+    rain = np.array([960, 970, 980, 990, 1000]) * gain
+    assert made(dog, rising, 0.5, 0.999) == rounded(rain, [0, 7000, -7000, 7001, 0])
+    gain = np.sqrt(power(10, 20, 30, 40, 50) / power(7000, -7000, 7001))
+    dogs = np.array([0, 7000, -7000, 7001, 0]) * gain
+    assert made(rising, dog, 0, 0.9) == rounded(dogs, [10, 20, 30, 40, 50])
+    gain = np.sqrt(power(10, 20, 30, 40, 50) / power(960, 970, 980, 990, 1000))
+    cats = np.array([-960, -970, -980, -990, -1000]) * gain
+    assert made(rising, falling, 0, 0.999) == rounded(cats, [10, 20, 30, 40, 50])
+
+
+def test_maximum_number_of_training_frames_depends_on_the_encoder_kind(tmp_path):
+    content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
+    assert load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio.training_frames is None
+    content["model"]["audio"] = tiny.panns(max_seconds=1.5)
+    assert load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe.model.audio.training_frames == 48_000
+
+
+@pytest.mark.slow
+@pytest.mark.collapses  # Cnn14 from scratch, whose batch norms have seen a few steps
+def test_long_clips_are_cut_in_training_but_not_in_validation(world, tmp_path, monkeypatch):
+    tiny.narrowed(monkeypatch)
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=2, steps_per_epoch=2))
+    content["model"]["audio"] = tiny.panns(max_seconds=0.8)
+    path = tiny.write_recipe(tmp_path / "long.yaml", content)
+    heard: dict[bool, list[int]] = {True: [], False: []}
+    forward = SegmentEncoder.forward
+
+    def spied(self: SegmentEncoder, audio: dict[str, Series]) -> Embedded:
+        heard[self.training].append(audio["waveform"].values.shape[1])
+        return forward(self, audio)
+
+    monkeypatch.setattr(SegmentEncoder, "forward", spied)
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert heard[True] == [25_600] * 4
+    assert max(heard[False]) == 44_800
+    augmented.killed_and_resumed(path, tmp_path / "again", 4, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert lines(tmp_path / "again") == lines(tmp_path / "run")

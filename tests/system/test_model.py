@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, read_manifest
+from data_tools.manifest import read_manifest
 from system.audio.logmel import LogMel
 from system.batches.items import Item
 from system.batches.loader import collate
@@ -71,7 +71,7 @@ def slow_head(head: FrameLayers, frames: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("lengths", [[7], [3, 10, 1], [25, 4, 10, 11, 30]])
-def test_expert_head_matches_its_definition_for_any_length(lengths: list[int]) -> None:
+def test_expert_head_matches_its_definition_for_any_length(lengths):
     torch.manual_seed(0)
     head = FrameLayers(heads(), 8, 12).eval()
     series = [torch.randn(length, 8) for length in lengths]
@@ -84,15 +84,12 @@ def test_expert_head_matches_its_definition_for_any_length(lengths: list[int]) -
             assert torch.allclose(row, slow_head(head, values), atol=1e-5)
 
 
-def test_expert_head_ignores_padding_in_training() -> None:
+def test_embedding_is_the_mean_of_expert_embeddings_and_ignores_padding():
     torch.manual_seed(0)
     head = FrameLayers(heads(dropout=0.0), 8, 12).train()
     frames = torch.randn(1, 7, 8)
     filled = torch.cat([frames, torch.full((1, 20, 8), 1e3)], 1)
     assert torch.allclose(head(Series(frames, torch.tensor([7]))), head(Series(filled, torch.tensor([7]))), atol=1e-5)
-
-
-def test_embedding_is_the_mean_of_expert_embeddings_without_normalising() -> None:
     settings = heads()
     settings = settings.model_copy(update={"experts": {"a": settings.experts["e"], "b": settings.experts["e"]}})
 
@@ -103,7 +100,7 @@ def test_embedding_is_the_mean_of_expert_embeddings_without_normalising() -> Non
         assert torch.allclose(both({"a": series, "b": series}).values, expected, atol=1e-6)
 
 
-def test_cosine_matches_hand_values_and_is_0_for_zero_vectors() -> None:
+def test_cosine_matches_hand_values_and_is_0_for_zero_vectors():
     clips, captions = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [-6.0, -8.0]])
     assert cosine(Embedded(clips), Embedded(captions)).tolist() == [
         [pytest.approx(0.6), pytest.approx(-1.0)],
@@ -115,7 +112,7 @@ def test_cosine_matches_hand_values_and_is_0_for_zero_vectors() -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[schema.Recipe, list[Clip], Features]:
+def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     manifest = tiny.make_world(folder / "world", {"development": 24, "validation": 9})
     recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", tiny.recipe(manifest, folder))).recipe
@@ -128,7 +125,7 @@ def scratch_model(recipe: schema.Recipe) -> RetrievalModel:
     return build_model(recipe, ["tone", "deep", "a", "low", "note", "sounds", "hum"])
 
 
-def test_embeddings_are_the_same_alone_and_in_mixed_batches(world: Any) -> None:
+def test_embeddings_are_the_same_alone_and_in_mixed_batches(world):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     texts = ["a tone", "deep", "a low hum " * 30, "A deep, low tone sounds note a hum"]
@@ -144,7 +141,7 @@ def test_embeddings_are_the_same_alone_and_in_mixed_batches(world: Any) -> None:
         assert torch.equal(again, embed_clips(model.train(), clips, features).values)
 
 
-def test_scores_of_several_captions_are_averaged(world: Any) -> None:
+def test_scores_of_several_captions_are_averaged(world):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     items = [
@@ -165,25 +162,20 @@ def test_scores_of_several_captions_are_averaged(world: Any) -> None:
         assert torch.allclose(found.clip_scores().diagonal(), torch.ones(3), atol=1e-5)
 
 
-def test_batch_items_with_the_same_audio_count_as_one_clip(world: Any) -> None:
+def test_same_audio_is_one_clip_and_unknown_words_change_no_embedding(world):
     recipe, clips, features = world
     twin = replace(clips[0], id="twin")
     doubled = Features(features.banks, features.keys | {"twin": features.keys[clips[0].id]})
     batch = collate([Item(clip, ("a tone",)) for clip in (clips[0], clips[1], twin)], doubled)
     same = embed_and_score(scratch_model(recipe), batch, "float32").same_clip
     assert same.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
-
-
-def test_unknown_words_do_not_change_the_embedding_of_a_caption(world: Any) -> None:
     model = scratch_model(world[0]).eval()
     with torch.no_grad():
         assert torch.allclose(model.text(["a zebra tone"]).values, model.text(["a tone"]).values)
     assert model.text.without_known_words(["a tone", "zebra", "低い音", "..."]) == ["zebra", "低い音", "..."]
 
 
-def test_series_embedded_from_a_pool_are_unpadded_and_in_clip_order(
-    world: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_series_embedded_from_a_pool_are_unpadded_and_in_clip_order(world, monkeypatch):
     recipe, clips, features = world
     experts = {name: expert.model_dump() for name, expert in recipe.model.audio.experts.items()}
     settings = {"kind": "gru", "experts": experts, "width": 4, "hidden": 3, "dropout": 0, "embedding": "frames"}
@@ -201,7 +193,7 @@ def test_series_embedded_from_a_pool_are_unpadded_and_in_clip_order(
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_model_is_in_training_mode_again_after_embedding_a_pool(world: Any, training: bool) -> None:
+def test_model_is_in_training_mode_again_after_embedding_a_pool(world, training):
     recipe, clips, features = world
     model = scratch_model(recipe).train(training)
     for embed in (lambda: embed_clips(model, clips[:2], features), lambda: embed_texts(model, ["a tone"])):
@@ -212,7 +204,7 @@ def test_model_is_in_training_mode_again_after_embedding_a_pool(world: Any, trai
 # validation
 
 
-def test_validation_metrics_match_slow_reference(world: Any) -> None:
+def test_validation_metrics_match_slow_reference(world):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
@@ -242,8 +234,7 @@ def test_validation_metrics_match_slow_reference(world: Any) -> None:
 
 
 @pytest.mark.parametrize("k", [10, 16])
-def test_validation_map_at_k_cuts_the_ranking_at_k(world: Any, k: int) -> None:
-    """More clips than either cut."""
+def test_validation_map_at_k_cuts_the_ranking_at_k(world, k):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "development"]
@@ -260,7 +251,7 @@ def test_validation_map_at_k_cuts_the_ranking_at_k(world: Any, k: int) -> None:
     assert values == {f"mAP@{k}": pytest.approx(float(np.where(ranks <= k, 1 / ranks, 0).mean()), abs=1e-6)}
 
 
-def test_validation_in_16_bits_differs_by_at_most_a_thousandth(world: Any) -> None:
+def test_validation_in_16_bits_differs_by_at_most_a_thousandth(world):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
@@ -270,7 +261,7 @@ def test_validation_in_16_bits_differs_by_at_most_a_thousandth(world: Any) -> No
     assert found["fp16"]["loss"] == pytest.approx(found["float32"]["loss"], abs=1e-3)
 
 
-def test_validation_uses_the_same_random_negatives_each_time(world: Any) -> None:
+def test_validation_uses_the_same_random_negatives_each_time(world):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
@@ -286,7 +277,7 @@ def test_validation_uses_the_same_random_negatives_each_time(world: Any) -> None
     assert torch.equal(torch.rand(1), after)  # and does not change the draws of training
 
 
-def test_validation_with_one_clip_is_refused(world: Any) -> None:
+def test_validation_with_one_clip_is_refused(world):
     recipe, clips, features = world
     with pytest.raises(KitError, match="two clips"):
         Validation(clips[:1], recipe.stages["only"], features)

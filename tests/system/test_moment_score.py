@@ -3,16 +3,18 @@
 import dataclasses
 import math
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from labellings import weights_of
+from labellings import as_batch, chain, moments_of, weights_of
 from served import Letters, model_of
+from window_tables import frame_posteriors, moment_posteriors
 
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip
@@ -25,8 +27,8 @@ from system.losses.terms import BatchScores, FrameCrossEntropy, FrameScores, Two
 from system.models.audio.heads import FrameTransformer
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
-from system.models.scores import MomentScore
-from system.moments.labellings import log_likelihood
+from system.models.scores import BoundaryScore, MomentScore
+from system.moments.labellings import log_likelihood, log_partition, raise_scores
 from system.moments.windows import Grid, label_frames
 from system.ranking.windows import FrameSeries, fit_score
 from system.training.validation import MomentValidation
@@ -45,16 +47,23 @@ def require_moment_score(scale: float, offset: float, enter: float, leave: float
     return score
 
 
-def test_moment_frame_scores_match_hand_values() -> None:
-    """Cosines 1, 0 and -0.6, and 0 of a frame of zeros: 2 x cosine - 1."""
+def test_frame_and_clip_scores_match_hand_values_and_are_finite():
+    # Cosines 1, 0 and -0.6, and 0 of a frame of zeros: 2 x cosine - 1.
     clips = Embedded(torch.tensor([[[3.0, 0], [0, 5], [-3, 4], [0, 0]]]), torch.tensor([4]))
     score = require_moment_score(2, -1, 0, 0)
     cosines, lengths = score.cosines(clips, Embedded(torch.tensor([[7.0, 0]])))
     assert score.weights(cosines).scores[0].tolist() == pytest.approx([1.0, -1.0, -2.2, -1.0])
     assert lengths.tolist() == [4]
+    clips, captions = Embedded(torch.zeros(1, 4, 2), torch.tensor([4])), Embedded(torch.ones(1, 2))
+    for offset in (-200.0, 200.0):
+        score = require_moment_score(1.0, offset, -50.0, -50.0)
+        found = score(clips, captions)
+        found.sum().backward()
+        assert torch.isfinite(found).all()
+        assert math.isfinite(float(score.offset.grad))
 
 
-def test_clip_score_is_the_log_odds_that_the_recording_contains_a_moment() -> None:
+def test_clip_score_is_the_log_odds_that_the_recording_contains_a_moment():
     score = require_moment_score(3.0, -1.0, -0.5, 0.7)
     clips, captions = Embedded(drawn(2, 5, 6), torch.tensor([5, 3])), Embedded(drawn(3, 6, seed=1))
     with torch.inference_mode():
@@ -68,17 +77,6 @@ def test_clip_score_is_the_log_odds_that_the_recording_contains_a_moment() -> No
                 assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-4)
 
 
-def test_extreme_frame_scores_give_finite_clip_scores() -> None:
-    clips, captions = Embedded(torch.zeros(1, 4, 2), torch.tensor([4])), Embedded(torch.ones(1, 2))
-    for offset in (-200.0, 200.0):
-        score = require_moment_score(1.0, offset, -50.0, -50.0)
-        found = score(clips, captions)
-        found.sum().backward()
-        assert torch.isfinite(found).all()
-        assert score.offset.grad is not None
-        assert math.isfinite(float(score.offset.grad))
-
-
 def batch(scores: torch.Tensor, lengths: list[int], labels: torch.Tensor) -> BatchScores:
     frames = FrameScores(scores, torch.tensor(lengths), labels, torch.tensor(-1.0), torch.tensor(0.5))
     items = len(scores)
@@ -87,8 +85,8 @@ def batch(scores: torch.Tensor, lengths: list[int], labels: torch.Tensor) -> Bat
     return BatchScores(each, torch.arange(items), nothing, None, lambda: each, lambda: each, frames=frames)
 
 
-def test_moment_losses_match_hand_values() -> None:
-    """One clip of two frames, the second heard: log Z = log(1 + e^(s0 + leave) + e^(s1 + enter) + e^(s0 + s1))."""
+def test_moment_losses_match_hand_values_and_cross_entropy_without_transition_weights():
+    # One clip of two frames, the second heard: log Z = log(1 + e^(s0 + leave) + e^(s1 + enter) + e^(s0 + s1)).
     s0, s1 = 0.3, 0.8
     labels = torch.tensor([[False, True, False]])
     scores = batch(torch.tensor([[s0, s1, 9.0]]), [2], labels)
@@ -99,15 +97,11 @@ def test_moment_losses_match_hand_values() -> None:
     entropy = (math.log(1 + math.exp(s0)) + math.log(1 + math.exp(-s1))) / 2
     found = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(scores)
     assert float(found) == pytest.approx(entropy, abs=1e-6)
-
-
-def test_loss_of_the_two_state_model_with_zero_transition_weights_equals_cross_entropy() -> None:
     labels = drawn(3, 7, seed=2) > 0
     lengths = [7, 4, 1]
     for row, length in enumerate(lengths):
         labels[row, length:] = False
     free = batch(drawn(3, 7), lengths, labels)
-    assert free.frames is not None
     frames = free.frames._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
     free = dataclasses.replace(free, frames=frames)
     likelihood = TwoState(kind="two_state", weight=1, per_frame=True).value(free)
@@ -116,8 +110,7 @@ def test_loss_of_the_two_state_model_with_zero_transition_weights_equals_cross_e
 
 
 @pytest.mark.parametrize("positions", [4, 64])
-def test_frame_transformer_ignores_padding(positions: int) -> None:
-    """A clip of 9 frames is cut into windows of four positions; the last one has one frame."""
+def test_frame_transformer_ignores_padding(positions):
     torch.manual_seed(0)
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=2, heads=2, ffn_dim=24,
@@ -136,7 +129,7 @@ def test_frame_transformer_ignores_padding(positions: int) -> None:
     assert settings.trained_parts.keys() == encoder.parts().keys()
 
 
-def test_frame_transformer_with_max_positions_4_attends_only_within_blocks_of_4_frames() -> None:
+def test_frame_transformer_with_max_positions_4_attends_only_within_blocks_of_4_frames():
     settings = FrameTransformer(
         kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=1, heads=2, ffn_dim=24,
         max_positions=4, dropout=0.0, embedding="frames",
@@ -152,16 +145,13 @@ def test_frame_transformer_with_max_positions_4_attends_only_within_blocks_of_4_
             assert changed.tolist() == [n in window for n in range(8)]
 
 
-def test_training_items_of_moments_contain_their_windows() -> None:
+def test_training_items_contain_their_windows_but_none_after_the_end(caplog):
     clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
     elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])
     assert make_moment_items([clip], [heard, elsewhere]) == [Item(clip, ("A dog barks",), (0,), None, ((1.0, 2.0),))]
     with pytest.raises(KitError, match="moment 3 has no windows"):
         make_moment_items([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
-
-
-def test_training_windows_after_the_end_of_a_recording_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     clip = Clip(id="c", source="x", split="train", path="c.wav", captions=[], seconds=60.0)
     some = Moment(id="1", text="A dog barks", clip="c", windows=[(70.0, 80.0), (59.0, 62.0), (60.0, 61.0)])
     none = Moment(id="2", text="A cat mews", clip="c", windows=[(60.5, 61.0)])
@@ -173,7 +163,7 @@ def test_training_windows_after_the_end_of_a_recording_are_left_out(caplog: pyte
         make_moment_items([clip], [none])
 
 
-def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
+def test_validation_loss_is_the_mean_over_moments(tmp_path):
     """Scores: 2 x cosine - 1, in batches of two moments and one. Every frame of the first two is right by a score of 1,
     which costs log(1 + 1/e); every frame of the third is wrong by as much, which costs 1 more."""
     bank = Bank(tmp_path / "frames", 3, "float32", {})
@@ -196,7 +186,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path: Path) -> None:
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
 
 
-def test_fitted_moment_model_has_the_highest_likelihood_per_frame() -> None:
+def test_fitted_moment_model_has_the_highest_likelihood_per_frame():
     """However long a recording is, it counts as any other: no number may be moved without a loss."""
     values = [drawn(length, seed=length) for length in (4, 24)]
     windows = [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0), (20.0, 22.0)]]
@@ -219,3 +209,215 @@ def test_fitted_moment_model_has_the_highest_likelihood_per_frame() -> None:
 
     for name in fitted.trained_numbers():
         assert cost() < min(cost(**{name: step}) for step in (-0.05, 0.05)), name
+
+
+def test_scores_with_weights_per_frame_match_a_constant_weight_and_reach_a_given_probability():
+    scores, lengths = torch.randn(3, 6, dtype=torch.float64), torch.tensor([6, 4, 1])
+    numbers = torch.tensor(-1.5, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+    rows = [one.expand(3, 6) for one in numbers]
+    for function in (log_partition, frame_posteriors, moment_posteriors):
+        torch.testing.assert_close(function(scores, lengths, *rows), function(scores, lengths, *numbers))
+    # Two recordings of different scores get different rises.
+    scores = torch.tensor([[-3.0, -4.0], [-9.0, -9.0]])
+    more, entered = raise_scores(scores, torch.tensor([2, 2]), torch.tensor(-1.0), torch.tensor(-1.0), 0.9, 0.5)
+    assert entered.shape == scores.shape
+    assert torch.allclose(more - scores, entered + 1)
+    assert (entered[1] > entered[0] + 1).all()
+
+
+def test_boundary_weights_match_hand_values():
+    """W gives the change of frames for entering, and their sum for leaving; frame 0 has a frame of zeros before it."""
+    score = BoundaryScore(2)
+    with torch.no_grad():
+        score.changes.weight.copy_(torch.eye(4))
+        score.changes.bias.zero_()
+        score.rate.fill_(0.5)
+    clips = Embedded(torch.tensor([[[1.0, 0], [1, 2], [-2, 2]]]), torch.tensor([3]))
+    cosines, lengths = score.cosines(clips, Embedded(torch.tensor([[0.0, 9]])))
+    weights = score.weights(cosines)
+    assert lengths.tolist() == [3]
+    frames = [0, 2 / math.sqrt(5), 1 / math.sqrt(2)]
+    assert weights.scores[0].tolist() == pytest.approx([10 * one - 3 for one in frames], abs=1e-5)
+    entering = [0, 1, 0]  # changes (1, 0), (0, 2), (-3, 0)
+    assert weights.enter[0].tolist() == pytest.approx([2.5 * one - 2 for one in entering], abs=1e-5)
+    leaving = [0, 2 / math.sqrt(8), 4 / math.sqrt(17)]  # sums (1, 0), (2, 2), (-1, 4)
+    assert weights.leave[0].tolist() == pytest.approx([2.5 * one - 2 for one in leaving], abs=1e-5)
+
+
+def test_boundary_model_clip_score_is_the_log_odds_that_the_clip_contains_a_moment():
+    torch.manual_seed(0)
+    score = BoundaryScore(6)
+    clips, captions = Embedded(torch.randn(2, 5, 6), torch.tensor([5, 3])), Embedded(torch.randn(3, 6))
+    with torch.inference_mode():
+        found = score(clips, captions)
+        ragged = Ragged(torch.cat([clips.values[0], clips.values[1, :3]]), clips.lengths)
+        assert torch.allclose(score(ragged, captions), found, atol=1e-5)
+        for row, length in enumerate([5, 3]):
+            alone = Embedded(clips.values[row : row + 1, :length], torch.tensor([length]))
+            for column in range(3):
+                weights = score.weights(score.cosines(alone, captions.rows([column]))[0])
+                total = sum(weights_of(*(one[0].double().numpy() for one in weights)).values())
+                assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-3)
+
+
+def test_fitting_a_boundary_model_changes_its_scalar_parameters_but_not_its_layers():
+    """Cosines of entering and leaving are high where moments begin and end, so that the fitted factor is above 0."""
+    torch.manual_seed(0)
+    score, grid = BoundaryScore(2), Grid(1.0, 0.5)
+    layer = score.changes.weight.clone()
+    values, moments = [], []
+    for number in range(20):
+        start, size = 2 + number % 5, 12 + number % 3
+        rows = 0.3 * torch.randn(3, size)
+        rows[0, start : start + 4] += 0.3
+        rows[1, start] += 0.6
+        rows[2, start + 4] += 0.6
+        values.append(rows)
+        moments.append(Moment(id=str(number), text="?", clip="c", windows=[(float(start), float(start + 4))]))
+    series = FrameSeries(values, [grid.edges(one.shape[1], 20.0) for one in values], [grid] * 20)
+    fitted = fit_score(score, series, moments, "a model")
+    assert fitted.trained_numbers().keys() == {"scale", "offset", "enter", "leave", "rate"}
+    assert fitted.trained_numbers()["rate"] > 0.1
+    assert fitted.trained_numbers()["scale"] > 1
+    assert torch.equal(fitted.changes.weight, layer)
+    assert score.trained_numbers() == pytest.approx({"scale": 10, "offset": -3, "enter": -2, "leave": -2, "rate": 1})
+
+
+F64 = torch.float64
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=F64)
+
+
+@pytest.mark.parametrize("per_frame", [False, True])
+@pytest.mark.parametrize("frames", range(1, 11))
+def test_posteriors_of_the_two_state_model_match_sums_over_all_labellings_of_frames(frames, per_frame):
+    """The weights of entering and leaving are one number each, or those of a boundary model, one per frame."""
+    weights = weights_of(*chain(frames, per_frame))
+    partition = sum(weights.values())
+    asked = as_batch(*chain(frames, per_frame))
+    assert float(log_partition(*asked)) == pytest.approx(np.log(partition), rel=1e-12, abs=1e-12)
+    for labels in list(weights)[:: max(1, len(weights) // 50)]:
+        chosen = torch.tensor([labels + (0,) * 3], dtype=torch.bool)
+        found = log_likelihood(*asked[:2], chosen, *asked[2:])
+        assert float(found) == pytest.approx(np.log(weights[labels] / partition), abs=1e-9)
+    table, inside = np.zeros((frames, frames)), np.zeros(frames)
+    for labels, value in weights.items():
+        inside += np.array(labels) * value / partition
+        for first, last in moments_of(labels):
+            table[first, last] += value / partition
+    assert np.abs(moment_posteriors(*asked)[0, :frames, :frames].exp().numpy() - table).max() < 1e-9
+    assert np.abs(frame_posteriors(*asked)[0, :frames].numpy() - inside).max() < 1e-9
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("probability", [0.5, 0.99, 0.999])
+def test_frame_scores_raised_by_a_constant_reach_the_given_probability_of_a_moment(frames, probability):
+    """The probability of any moment by all labellings; a recording that is heard enough keeps its scores."""
+    rng = np.random.default_rng(frames)
+    enter, leave = rng.normal(size=2)
+    scores = np.stack([rng.normal(size=frames) - 6, rng.normal(size=frames) + 9])
+    settings = torch.tensor([frames, frames]), tensor(enter)[0], tensor(leave)[0]
+    raised = raise_scores(torch.from_numpy(scores), *settings, probability)[0].numpy()
+    for before, after in zip(scores, raised, strict=True):
+        rise = after - before
+        assert np.ptp(rise) < 1e-12
+        by_hand = [1 - 1 / sum(weights_of(values, enter, leave).values()) for values in (before, after)]
+        if by_hand[0] >= probability:
+            assert rise.max() == 0
+        else:
+            assert by_hand[1] == pytest.approx(probability, abs=1e-6)
+            assert by_hand[1] >= probability - 1e-12
+    assert (raised[0] - scores[0]).max() > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("frames", [2, 5, 8])
+def test_scores_raised_to_a_given_probability_of_a_moment_give_exactly_this_probability(frames, share):
+    """A boundary model gives a share of the rise to the frames, and the rest to entering."""
+    scores, enter, leave = chain(frames, True)
+    scores = scores - 8
+    more, entered = (one[0, :frames].numpy() for one in raise_scores(*as_batch(scores, enter, leave), 0.9, share))
+    rises = np.concatenate([more - scores, entered - enter])
+    d = rises[0] / share if share else rises[-1]
+    assert d > 1
+    assert rises == pytest.approx([share * d] * frames + [(1 - share) * d] * frames, abs=1e-9)
+    assert 1 - 1 / sum(weights_of(more, entered, leave).values()) == pytest.approx(0.9, abs=1e-6)
+
+
+def test_frame_scores_rise_more_for_a_higher_given_moment_probability_and_ignore_padding():
+    scores = torch.tensor([[-3.0, -4.0, -2.0, 50.0], [-5.0, -5.0, -5.0, -5.0]])
+    lengths = torch.tensor([3, 4])
+    rises = []
+    for probability in (0.2, 0.5, 0.9, 0.999):
+        raised, enter = raise_scores(scores, lengths, *tensor(-1, -1), probability)
+        assert (enter == -1).all()
+        rises.append((raised - scores)[:, 0])
+        alone, _ = raise_scores(scores[:1, :3], lengths[:1], *tensor(-1, -1), probability)
+        assert torch.equal(raised[0, :3], alone[0])
+    assert all((after > before).all() for before, after in pairwise(rises))
+
+
+def test_posteriors_match_hand_values_and_keep_order_at_extreme_scores():
+    # Two frames of score log 2 and log 3, enter log 5, leave log 7: 00 weighs 1, 10 2 x 7, 01 3 x 5, 11 2 x 3.
+    scores, lengths = torch.log(tensor(2, 3))[None], torch.tensor([2])
+    enter, leave = torch.log(tensor(5, 7))
+    assert float(log_partition(scores, lengths, enter, leave).exp()) == pytest.approx(1 + 14 + 15 + 6)
+    table = moment_posteriors(scores, lengths, enter, leave)[0].exp() * 36
+    assert table.tolist() == [[pytest.approx(14), pytest.approx(6)], [0, pytest.approx(15)]]
+    inside = frame_posteriors(scores, lengths, enter, leave)[0] * 36
+    assert inside.tolist() == [pytest.approx(20), pytest.approx(21)]
+    # log(1 + e^x) of one frame in float32 is about e^x for small values.
+    scores = torch.tensor([[-16.0], [-17.0], [-18.0], [-40.0]])
+    found = log_partition(scores, torch.ones(4, dtype=torch.long), torch.tensor(-2.0), torch.tensor(-2.0))
+    assert found.tolist() == pytest.approx(scores[:, 0].double().exp().tolist(), rel=1e-5)
+    scores = torch.tensor([[500.0, -500.0, 500.0, 0.0]])
+    asked = scores, torch.tensor([4]), torch.tensor(-50.0), torch.tensor(-50.0)
+    assert torch.isfinite(log_partition(*asked)).all()
+    assert frame_posteriors(*asked)[0, :3].tolist() == [1.0, pytest.approx(0.0), 1.0]
+
+
+def test_gradient_of_the_log_partition_of_the_two_state_model_is_the_frame_posterior():
+    generator = torch.Generator().manual_seed(0)
+    each = [torch.randn(3, 6, dtype=F64, generator=generator, requires_grad=True) for _ in range(3)]
+    lengths, labels = torch.tensor([6, 4, 1]), torch.rand(3, 6, generator=generator) < 0.5
+    assert torch.autograd.gradcheck(lambda s, a, c: log_likelihood(s, lengths, labels, a, c), each)
+    scores, numbers = each[0], [torch.tensor(value, dtype=F64, requires_grad=True) for value in (-1.5, 0.5)]
+    assert torch.autograd.gradcheck(lambda s, a, c: log_likelihood(s, lengths, labels, a, c), (scores, *numbers))
+    scores.grad, (enter, leave) = None, numbers
+    log_partition(scores, lengths, enter, leave).sum().backward()
+    expected = frame_posteriors(scores.detach(), lengths, enter.detach(), leave.detach())
+    assert (scores.grad - expected).abs().max() < 1e-12, "the gradient of log Z is the posterior of every frame"
+
+
+def test_two_state_model_ignores_padding_and_other_recordings_of_the_batch():
+    generator = torch.Generator().manual_seed(1)
+    lengths = [1, 5, 9, 2]
+    rows = [torch.randn(length, generator=generator) * 3 for length in lengths]
+    padded = torch.full((4, 11), torch.nan)
+    labels = torch.zeros(4, 11, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = row
+        labels[number, : len(row)] = row > 1
+    step = torch.tensor(-2.0), torch.tensor(-1.0)
+    together = torch.tensor(lengths)
+    for number, row in enumerate(rows):
+        alone, length = row[None], torch.tensor([len(row)])
+        for function in (log_partition, frame_posteriors, moment_posteriors):
+            found = function(padded, together, *step)[number]
+            expected = function(alone, length, *step)[0]
+            for size in expected.shape:
+                assert size == len(row)
+            if found.ndim == 2:
+                assert bool(torch.isneginf(found[:, len(row) :]).all())
+                found = found[: len(row), : len(row)].exp()
+                expected = expected.exp()
+            elif found.ndim == 1:
+                assert not found[len(row) :].any()
+                found = found[: len(row)]
+            assert (found - expected).abs().max() < 1e-6
+        chosen = labels[number : number + 1]
+        expected = log_likelihood(alone, length, chosen[:, : len(row)], *step)[0]
+        assert log_likelihood(padded, together, labels, *step)[number] == pytest.approx(float(expected), abs=1e-6)
+    assert torch.isfinite(log_likelihood(padded, together, labels, *step)).all()

@@ -1,30 +1,38 @@
 """Windows from frames, frames from windows."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from window_tables import Table, as_scores, moment_posteriors
 
+from data_tools.errors import KitError
+from data_tools.moments import Moment
 from submission.metrics.moments import ious
+from system.models.scores import MomentScore
 from system.moments.labellings import posteriors
 from system.moments.windows import (
+    IOU,
     Decoding,
     Found,
     Grid,
     WindowScores,
     best_windows,
     label_frames,
+    mean_edge_sums,
+    overlap_probability,
+    refine_edges,
+    select_windows,
     threshold_windows,
 )
+from system.ranking.windows import FrameSeries, find_windows, fit_score
 
 SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
 
 
-def test_frame_times_of_a_grid_match_hand_values() -> None:
+def test_frame_times_of_a_grid_match_hand_values():
     yamnet = Grid(hop=0.48, first=0.4875)
     assert yamnet.centres(3).tolist() == pytest.approx([0.4875, 0.9675, 1.4475])
     assert yamnet.edges(3, 60.0).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.6875])
@@ -46,9 +54,7 @@ def test_frame_times_of_a_grid_match_hand_values() -> None:
         ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # after the last frame
     ],
 )
-def test_frame_labels_of_true_moment_windows_match_hand_values(
-    windows: list[tuple[float, float]], expected: list[int]
-) -> None:
+def test_frame_labels_of_true_moment_windows_match_hand_values(windows, expected):
     assert label_frames(windows, 5, SECOND).astype(int).tolist() == expected
 
 
@@ -59,7 +65,7 @@ def table_of(size: int, scores: dict[tuple[int, int], float]) -> Table:
     return as_scores(table)
 
 
-def test_moment_windows_that_overlap_a_better_one_are_left_out() -> None:
+def test_moment_windows_that_overlap_a_better_one_are_left_out():
     table = table_of(10, {(0, 4): -1.0, (0, 3): -2.0, (0, 2): -3.0, (6, 9): -2.5})
     found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
     assert found == [Found(0, 5, -1.0), Found(6, 10, -2.5), Found(0, 3, -3.0)], "0 to 4 has IoU 0.8, 0 to 3 0.6"
@@ -70,27 +76,21 @@ def test_moment_windows_that_overlap_a_better_one_are_left_out() -> None:
     assert [one[:2] for one in found] == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
 
 
-def test_best_windows_are_found_even_if_1640_candidates_have_equal_scores() -> None:
-    """1640 windows with equal scores, all with frame 40, exceed the first candidates."""
+def test_best_windows_are_found_among_many_equal_or_late_candidates():
+    # 1640 windows with equal scores, all with frame 40, exceed the first candidates.
     table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
     found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))
     assert found == [Found(0, 41, 1.0), Found(90, 92, 0.0)]
-
-
-def test_best_windows_are_found_even_after_the_first_300_start_frames() -> None:
-    """The best windows begin with 300 different frames and share frame 300; others begin later."""
+    # The best windows begin with 300 different frames and share frame 300; others begin later.
     shared = {(i, j): 1.0 for i in range(300) for j in range(300, 305)}
     table = table_of(420, shared | {(400, 401): 0.5, (410, 411): 0.25})
     found = best_windows(table, SECOND.edges(420, 420.0), Decoding(max_iou=0.0))
     assert found == [Found(0, 301, 1.0), Found(400, 402, 0.5), Found(410, 412, 0.25)]
 
 
-def test_window_edges_are_rounded_to_four_digits() -> None:
+def test_window_edges_are_rounded_to_lengths_above_zero_within_the_recording():
     found = best_windows(table_of(1, {(0, 0): 0.0}), np.array([0.12344, 1.98766]), PLAIN)
     assert found == [Found(0.1234, 1.9877, 0.0)]
-
-
-def test_rounded_windows_are_longer_than_zero_and_end_within_the_recording() -> None:
     grid = Grid(hop=0.4, first=0.2)
     whole = Decoding(round_to=1.0)
     edges = grid.edges(25, 9.7)
@@ -100,6 +100,11 @@ def test_rounded_windows_are_longer_than_zero_and_end_within_the_recording() -> 
     assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, PLAIN)] == [(2.4, 4.8)]
     with pytest.raises(ValueError, match="finite"):
         best_windows(table_of(25, {}), edges, PLAIN)
+    same = WindowScores(np.zeros(3), np.zeros(3))
+    found = best_windows(same, np.array([0.0, 0.11, 0.29, 0.71]), Decoding(round_to=0.1, max_iou=1.0))
+    assert {(window.start, window.end) for window in found} == {
+        (0.0, 0.1), (0.0, 0.3), (0.0, 0.7), (0.1, 0.3), (0.1, 0.7), (0.3, 0.7)
+    }  # fmt: skip
 
 
 def slow_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
@@ -119,7 +124,7 @@ def slow_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> li
 
 @pytest.mark.parametrize("frames", [1, 2, 7, 40, 80, 400])
 @pytest.mark.parametrize("max_iou", [0.0, 0.3, 0.6])
-def test_best_windows_match_slow_search(frames: int, max_iou: float) -> None:
+def test_best_windows_match_slow_search(frames, max_iou):
     """Best windows of 80 frames without overlap are beyond the first candidates, 400 frames beyond the first rows."""
     generator = torch.Generator().manual_seed(frames)
     for scale in (0.3, 3.0):
@@ -132,7 +137,7 @@ def test_best_windows_match_slow_search(frames: int, max_iou: float) -> None:
         assert found == slow_windows(table, edges, decoding)
 
 
-def test_moment_windows_found_by_thresholds_match_hand_values() -> None:
+def test_moment_windows_found_by_thresholds_match_hand_values():
     scores = np.array([0.05, 0.95, 0.95, 0.45, 0.05, 0.25])
     found = threshold_windows(scores, SECOND.edges(6, 6.0), PLAIN)
     assert [one[:2] for one in found] == [(1, 3), (5, 6)], "1 to 4 has IoU 2/3 with the best"
@@ -145,15 +150,12 @@ def test_moment_windows_found_by_thresholds_match_hand_values() -> None:
     assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]
 
 
-def test_iou_of_moment_windows_matches_code_of_the_2026_baseline(goldens: Path) -> None:
-    """Compared for all pairs of the baseline's spans that have a length; two empty ones have no IoU."""
+def test_iou_frame_labels_and_rounded_windows_match_code_of_the_2026_baseline(goldens):
+    # Compared for all pairs of the baseline's spans that have a length; two empty ones have no IoU.
     stored = np.load(goldens / "moments_2026.npz")
     first, second = (stored[f"span_{name}"].astype(float) for name in "ab")
     kept = first[:, 1] > first[:, 0]
     assert np.abs(ious(first[kept], second) - stored["span_iou"][kept]).max() < 1e-5
-
-
-def test_frame_labels_match_2026_baseline_for_whole_seconds(goldens: Path) -> None:
     cases = json.loads(str(np.load(goldens / "moments_2026.npz")["labels_json"]))
     others = []
     for case in cases:
@@ -161,10 +163,7 @@ def test_frame_labels_match_2026_baseline_for_whole_seconds(goldens: Path) -> No
         if (found[0], found[-1]) != (case["first"], case["last"]):
             others.append((case["window"], found[0], case["first"], found[-1], case["last"]))
     assert others == [([70.9, 81.2], 71, 70, 80, 80)]
-
-
-def test_rounded_windows_match_2026_baseline(goldens: Path) -> None:
-    """A recording has 300 s; windows that the baseline rounds to no length are one second long here."""
+    # A recording has 300 s; windows that the baseline rounds to no length are one second long here.
     stored = np.load(goldens / "moments_2026.npz")
     for given, expected in zip(stored["round_in"], stored["round_out"], strict=True):
         edges = np.array([*np.clip(given[:2], 0, 300).astype(float), 300.0])
@@ -183,17 +182,159 @@ def test_rounded_windows_match_2026_baseline(goldens: Path) -> None:
     ("window", "end", "expected"),
     [((2.55, 3.3), 8.0, (2, 3)), ((2.7, 3.4), 8.0, (3, 4)), ((4.5675, 5.2), 5.2, (4, 5)), ((0.0, 0.4), 8.0, (0, 1))],
 )
-def test_window_rounded_to_no_length_becomes_its_middle_second(
-    window: tuple[float, float], end: float, expected: tuple[int, int]
-) -> None:
+def test_window_rounded_to_no_length_becomes_its_middle_second(window, end, expected):
     edges = np.array([*window, end])
     (found,) = best_windows(table_of(2, {(0, 0): 1.0}), edges, Decoding(round_to=1.0))
     assert found[:2] == expected
 
 
-def test_rounded_edges_have_no_float_noise() -> None:
-    same = WindowScores(np.zeros(3), np.zeros(3))
-    found = best_windows(same, np.array([0.0, 0.11, 0.29, 0.71]), Decoding(round_to=0.1, max_iou=1.0))
-    assert {(window.start, window.end) for window in found} == {
-        (0.0, 0.1), (0.0, 0.3), (0.0, 0.7), (0.1, 0.3), (0.1, 0.7), (0.3, 0.7)
-    }  # fmt: skip
+def series(*rows: tuple[list[float], float]) -> FrameSeries:
+    """Return frame series from (values, hop) rows that start at second 0."""
+    grids = [Grid(hop, hop / 2) for _, hop in rows]
+    edges = [grid.edges(len(values), len(values) * grid.hop) for (values, _), grid in zip(rows, grids, strict=True)]
+    return FrameSeries([torch.tensor(values) for values, _ in rows], edges, grids)
+
+
+def test_probability_that_a_moment_overlaps_a_window_matches_hand_values():
+    """Four frames of 1 s. [0, 3] has an IoU of 2 / 3 with [1, 3], and of 0.75 with [0, 4]."""
+    table = np.full((4, 4), -np.inf)
+    table[1, 2], table[0, 2], table[0, 3], table[3, 3] = np.log([0.4, 0.2, 0.3, 0.1])
+    asked = np.array([[1.0, 3.0], [0.0, 3.0], [0.0, 4.0], [3.0, 4.0], [0.8, 3.0], [0.5, 1.0]])
+    expected = [0.4, 0.2 + 0.3, 0.2 + 0.3, 0.1, 0.4 + 0.2, 0.0]
+    assert overlap_probability(asked, as_scores(table), np.arange(5.0)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_probability_that_a_moment_overlaps_a_window_matches_sum_over_all_windows(seed):
+    """Frames of any width, the last two of width 0; windows with any edges, some after the end."""
+    rng = np.random.default_rng(seed)
+    edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
+    edges = np.append(edges, edges[[-1, -1]])
+    table = np.where(np.triu(np.ones((11, 11))) > 0, np.log(rng.uniform(0, 0.02, (11, 11))), -np.inf)
+    asked = [sorted(rng.choice(np.unique(edges), 2, replace=False)) for _ in range(20)]
+    asked += [sorted(rng.uniform(0, edges[-1] + 1, 2)) for _ in range(20)]
+    for window in np.array(asked):
+        inside = np.minimum(window, edges[-1])
+        expected = 0.0
+        for i in range(11):
+            for j in range(i, 11):
+                moment = np.array([[edges[i], edges[j + 1]]])
+                if (
+                    edges[j + 1] > edges[i]
+                    and inside[1] > inside[0]
+                    and ious(moment, np.array([inside]))[0, 0] >= IOU - 1e-9
+                ):
+                    expected += np.exp(table[i, j])
+        (found,) = overlap_probability(window[None], as_scores(table), edges)
+        assert found == pytest.approx(min(expected, 1.0), abs=1e-9)
+
+
+def test_windows_at_or_past_the_ends_of_recordings_are_found():
+    # 61 frames of 1 s in 60 s, as the published frames of Clotho-Moment may be.
+    values = torch.tensor([0.0] * 50 + [1.0] * 11)
+    grid = Grid(1.0, 0.5)
+    asked = FrameSeries([values], [grid.edges(61, 60.0)], [grid])
+    (found,) = find_windows([(MomentScore(), asked)], Decoding())
+    assert found.windows[0][:2] == (50, 60)
+    assert found.windows[0].score > 0.9
+    grid = Grid(1.0, 0.5)
+    values = torch.tensor([0.0] * 6 + [1.0] * 2)
+    asked = FrameSeries([values], [grid.edges(8, 7.6)], [grid])
+    (found,) = find_windows([(MomentScore(), asked)], Decoding(round_to=1))
+    assert found.windows[0][:2] == (6, 8)
+    assert found.windows[0].score > 0.9
+    # 4.6 s: five frames of 1 s, and nine of half a second.
+    members = [
+        (MomentScore(), FrameSeries([torch.rand(n)], [Grid(h, h / 2).edges(n, 4.6)], [Grid(h, h / 2)]))
+        for n, h in ((5, 1.0), (9, 0.5))
+    ]
+    (found,) = find_windows(members, Decoding())
+    assert found.edges[-1] == pytest.approx(4.6)
+    assert all(0 <= start < end <= 4.6 for start, end, _ in found.windows)
+    assert ((found.frames >= 0) & (found.frames <= 1)).all()
+
+
+def test_windows_of_several_models_are_ordered_and_need_not_be_the_best_of_one():
+    asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
+    found = select_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
+    assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
+    # Each model has ten likelier windows than the common one; the other model finds them unlikely.
+    values = np.zeros((2, 84))
+    values[0, :40:4] = values[1, 44::4] = 1.0
+    values[:, 40] = 0.9
+    (found,) = find_windows([(MomentScore(), series((row.tolist(), 1.0))) for row in values], Decoding())
+    assert found.windows[0][:2] == (40, 41)
+    # 40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s.
+    values = torch.tensor([0.0] * 24 + [1.0] * 5 + [0.0])
+    members = [
+        (MomentScore(), FrameSeries([torch.zeros(40)], [Grid(0.5, 0.25).edges(40, 30.0)], [Grid(0.5, 0.25)])),
+        (MomentScore(), FrameSeries([values], [Grid(1.0, 0.5).edges(30, 30.0)], [Grid(1.0, 0.5)])),
+    ]
+    (found,) = find_windows(members, Decoding(round_to=1))
+    assert found.windows[0][:2] == (24, 29)
+    score = MomentScore()
+    asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
+    alone = find_windows([(score, asked)], Decoding())
+    for one, other in zip(find_windows([(score, asked)] * 2, Decoding()), alone, strict=True):
+        assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
+        assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
+        assert one.frames == pytest.approx(other.frames, abs=1e-12)
+    score = MomentScore()
+    with torch.no_grad():
+        score.scale.fill_(200.0), score.offset.fill_(-900.0)
+    (found,) = find_windows([(score, series(([0.1, 0.2], 1.0)))] * 2, Decoding())
+    assert found.windows
+
+
+def test_recording_with_too_many_frames_is_refused():
+    grid, size = Grid(0.1, 0.05), 20_001
+    series = FrameSeries([torch.zeros(size)], [grid.edges(size, 2000.1)], [grid])
+    said = "recording of 2,000 s has 20,001 frames, but the limit is 20,000"
+    for found in (
+        lambda: find_windows([(MomentScore(), series)], Decoding()),
+        lambda: find_windows([(MomentScore(), series)] * 2, Decoding()),
+    ):
+        with pytest.raises(KitError, match=said):
+            found()
+    (one,) = find_windows([(MomentScore(), series)], Decoding(), "thresholds")  # compares no pairs of frames
+    assert len(one.frames) == size
+
+
+def test_fit_with_a_scale_below_zero_is_warned_about(caplog):
+    """Frames that are lower where the sentence is heard."""
+    asked = series(([0.9, 0.9, 0.1, 0.1, 0.9, 0.9], 1.0))
+    moments = [Moment(id="q", text="?", clip="c", windows=[(2.0, 4.0)])]
+    assert fit_score(MomentScore(), asked, moments, "runs/A").scale <= 0
+    assert "runs/A: its scores are no better than chance" in caplog.text
+
+
+def test_expected_window_edges_match_hand_values():
+    """Four frames of 1 s. [1, 4] has an IoU of 0.75 with [0, 4] and of 2 / 3 with [1, 3]."""
+    table = np.full((4, 4), -np.inf)
+    table[1, 3], table[0, 3], table[1, 2] = np.log([0.3, 0.1, 0.5])
+    edges = np.arange(5.0)
+    sums = mean_edge_sums(np.array([[1.0, 4.0], [3.0, 4.0]]), as_scores(table), edges)
+    assert sums.tolist() == [pytest.approx([0.3 * 1 + 0.1 * 0, 0.4 * 4, 0.4]), pytest.approx([0, 0, 0])]
+    chosen = [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
+    assert refine_edges(chosen, sums, 4.0, Decoding()) == [Found(0.75, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
+    rounded = refine_edges(chosen, sums, 4.0, Decoding(round_to=0.5))
+    assert rounded == [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)], "0.75 s is nearer to the even multiple"
+    near = [Found(1.0, 4.0, 0.9), Found(1.2, 4.0, 0.5), Found(3.0, 4.0, 0.2)]
+    once = refine_edges(near, np.zeros((3, 3)), 4.0, Decoding(round_to=0.5))
+    assert once == [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)], "a window that equals a better one is dropped"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_expected_window_edges_match_a_sum_over_all_windows(seed):
+    rng = np.random.default_rng(seed)
+    edges = np.concatenate([[0.0], rng.uniform(0.2, 2.0, 9).cumsum()])
+    table = np.where(np.triu(np.ones((9, 9))) > 0, np.log(rng.uniform(0, 0.02, (9, 9))), -np.inf)
+    asked = np.array([sorted(rng.choice(edges, 2, replace=False)) for _ in range(15)])
+    for window, found in zip(asked, mean_edge_sums(asked, as_scores(table), edges), strict=True):
+        expected = np.zeros(3)
+        for i in range(9):
+            for j in range(i, 9):
+                moment = np.array([[edges[i], edges[j + 1]]])
+                if ious(moment, np.array([window]))[0, 0] >= IOU - 1e-9:
+                    expected += np.exp(table[i, j]) * np.array([edges[i], edges[j + 1], 1.0])
+        assert found == pytest.approx(expected, abs=1e-9)

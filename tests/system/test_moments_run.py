@@ -38,12 +38,12 @@ pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 
 
 @pytest.fixture(scope="module")
-def manifest(moments_manifest: Path) -> Path:
+def manifest(moments_manifest):
     return moments_manifest
 
 
 @pytest.fixture(scope="module")
-def run(moments_run: Path) -> Path:
+def run(moments_run):
     return moments_run
 
 
@@ -51,11 +51,8 @@ def result_of(run: Path) -> RunResult:
     return RunResult.model_validate_json((run / "result.json").read_text())
 
 
-def test_training_on_moments_finds_the_times_of_tones(run: Path) -> None:
+def test_moment_run_finds_tones_and_opens_with_its_queries_and_windows(run):
     found = result_of(run).moments
-    assert found["overlap"].figures is not None
-    assert found["overlap"].random is not None
-    assert found["overlap"].ceiling is not None
     assert found["overlap"].figures["R1@0.7"] > 0.6
     assert found["overlap"].random["R1@0.7"] < 0.1
     assert found["overlap"].ceiling["R1@0.7"] == 1.0
@@ -63,9 +60,16 @@ def test_training_on_moments_finds_the_times_of_tones(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["validation"].keys() == {"loss", "R1@0.5", "R1@0.7", "mAP"}
     assert lines[-1]["loss"] < lines[0]["loss"] / 4
+    opened = open_entry(f"{run}:thresholds")
+    assert opened.ranked == result_of(run).moments["thresholds"]
+    assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
+    assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
+    assert open_entry(str(run)).name == "overlap"
+    with pytest.raises(SubmissionError, match="choose"):
+        open_entry(f"{run}:other")
 
 
-def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
+def test_validation_windows_match_those_of_the_rank_entry(run):
     trained, expected = open_trained(run), result_of(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
     watched = {"evaluation": (data.readable_clips("evaluation"), data.moments["evaluation"])}
@@ -78,7 +82,6 @@ def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
     values = {"overlap": found(), "thresholds": found(windows="thresholds")}
     for name, each in values.items():
         figures = expected[name].figures
-        assert figures is not None
         assert each == {"loss": each["loss"]} | {
             name: pytest.approx(figures[name], abs=1e-9) for name in each.keys() - {"loss"}
         }
@@ -92,9 +95,7 @@ def test_validation_windows_match_those_of_the_rank_entry(run: Path) -> None:
     assert whole["R1@0.5"] == 0, "no window is as long as the recording"
 
 
-def test_files_of_a_moment_run_pass_check_and_give_the_metrics_of_the_run(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_a_moment_run_pass_check_and_give_the_metrics_of_the_run(run, capsys):
     entry = result_of(run).moments["overlap"]
     files = {kind: str(Run(run).file(kind, "overlap")) for kind in ("answers", "windows", "truth")}
     assert submission(["check", files["answers"], "--truth", files["truth"]]) == 0
@@ -102,7 +103,6 @@ def test_files_of_a_moment_run_pass_check_and_give_the_metrics_of_the_run(
         capsys.readouterr()
         assert submission(["score", file, "--truth", files["truth"], "--json"]) == 0
         said = json.loads(capsys.readouterr().out)
-        assert entry.figures is not None
         for metric, value in entry.figures.items():
             assert said["values"][metric] == pytest.approx(value, abs=1e-12)
     first = json.loads(Path(files["answers"]).read_text().splitlines()[0])
@@ -110,7 +110,7 @@ def test_files_of_a_moment_run_pass_check_and_give_the_metrics_of_the_run(
     assert all(0 <= start < end <= tiny_moments.SECONDS for start, end in first["pred_relevant_windows"])
 
 
-def test_moment_run_writes_the_probabilities_of_frames(run: Path) -> None:
+def test_moment_run_writes_the_probabilities_of_frames(run):
     """A frame is in a moment as often as the windows around it say: highest where the first window is."""
     for name in ("overlap", "thresholds"):
         frames = read_frame_scores(Run(run).file("frames", name))
@@ -127,10 +127,7 @@ def test_moment_run_writes_the_probabilities_of_frames(run: Path) -> None:
             assert values[inside].mean() > values[~inside].mean()
 
 
-def test_run_with_changed_moments_files_is_refused(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Both a finished and a resumed run notice them: their training data no longer exists."""
+def test_run_with_changed_moments_files_is_refused(manifest, tmp_path, capsys):
     folder = tmp_path / "world"
     folder.mkdir()
     shutil.copy(manifest.parent / "moments.jsonl", folder)
@@ -150,7 +147,7 @@ def test_run_with_changed_moments_files_is_refused(
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
 
 
-def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_reports_the_number_of_moments(manifest, tmp_path, capsys):
     made = tiny_moments.recipe(manifest, tmp_path)
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 0
@@ -170,23 +167,8 @@ def test_plan_reports_the_number_of_moments(manifest: Path, tmp_path: Path, caps
     assert re.search(r"MISSING  .*gone.jsonl: make this file", capsys.readouterr().out)
 
 
-def test_finished_moment_run_is_opened_with_its_queries_and_found_windows(run: Path) -> None:
-    opened = open_entry(f"{run}:thresholds")
-    assert opened.ranked == result_of(run).moments["thresholds"]
-    assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
-    assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
-    assert open_entry(str(run)).name == "overlap"
-    with pytest.raises(SubmissionError, match="choose"):
-        open_entry(f"{run}:other")
-
-
-def test_moment_entries_of_a_run_are_scored_and_compared_by_name(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each entry is compared with its truth; a file next to it needs a truth file."""
+def test_moment_entries_of_a_run_are_scored_and_compared_by_name(run, tmp_path, capsys):
     posterior, thresholds = (result_of(run).moments[name].figures for name in ("overlap", "thresholds"))
-    assert posterior is not None
-    assert thresholds is not None
     for name, figures in ((str(run), posterior), (f"{run}:thresholds", thresholds)):
         assert submission(["score", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["values"] == figures
@@ -198,9 +180,7 @@ def test_moment_entries_of_a_run_are_scored_and_compared_by_name(
     assert json.loads(capsys.readouterr().out)["mean"] == found["mean"]
 
 
-def test_moment_ranking_errors_are_reported_before_training(
-    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_moment_ranking_errors_are_reported_before_training(manifest, tmp_path, monkeypatch, capsys):
     moments, clips = tiny_moments.moments_of(manifest), read_manifest(manifest)
     blind = [replace(one, windows=None) for one in moments]
     files = {
@@ -234,9 +214,7 @@ def test_moment_ranking_errors_are_reported_before_training(
     assert "101 frames" in capsys.readouterr().err
 
 
-def test_files_of_removed_moment_entries_are_deleted_with_a_warning(
-    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_of_removed_moment_entries_are_deleted_with_a_warning(run, tmp_path, caplog):
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     shutil.copy(run.parent / "r.yaml", tmp_path / "r.yaml")
     dropped = ["--set", "rank.thresholds=null"]
@@ -250,7 +228,7 @@ def test_files_of_removed_moment_entries_are_deleted_with_a_warning(
     assert "overlap" in caplog.text
 
 
-def test_metrics_of_random_windows_match_expected_values() -> None:
+def test_metrics_of_random_windows_match_expected_values():
     """A recording of two frames is true as a whole; each of its three windows comes first equally often."""
     truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl")
     found = metrics_of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
@@ -258,8 +236,7 @@ def test_metrics_of_random_windows_match_expected_values() -> None:
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
 
-def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_values() -> None:
-    """One of three queries has a text that was trained on. Of the others, one is right."""
+def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_values():
     queries = {str(n): MomentQuery(n, str(n), text, "v", 60.0, [[0, 10]]) for n, text in enumerate("abc")}
     truth, edition = MomentTruth(queries, "t.jsonl"), MOMENTS["2026"]
     windows = [[20, 30, 1.0], [0, 10, 1.0], [20, 30, 1.0]]
@@ -273,10 +250,7 @@ def test_moment_metrics_over_queries_with_texts_unseen_in_training_match_hand_va
 
 
 @pytest.mark.slow
-def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_fit(
-    manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A model trained on whole clips; the run and its export find the windows of the entry again, without --fit."""
+def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_fit(manifest, tmp_path, caplog):
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=2)
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss"]
@@ -297,7 +271,6 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
     trained = open_trained(run).model.moments.trained_numbers()
     fitted = {name: value for name, value in found["fitted"].fitted if value is not None}
     windows = load_model(run).windows
-    assert windows is not None
     assert windows.score.trained_numbers() == pytest.approx(fitted, rel=1e-6)
     assert trained != pytest.approx(fitted, rel=1e-3), "clips: as trained"
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
@@ -321,7 +294,7 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
 
 
 @pytest.mark.slow
-def test_study_of_a_moment_recipe_writes_a_table_of_moment_metrics(manifest: Path, tmp_path: Path) -> None:
+def test_study_of_a_moment_recipe_writes_a_table_of_moment_metrics(manifest, tmp_path):
     made = tiny_moments.recipe(manifest, tmp_path, epochs=1)
     made["rank"].pop("thresholds")
     tiny.write_recipe(tmp_path / "r.yaml", made)

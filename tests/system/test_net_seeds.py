@@ -1,6 +1,4 @@
-"""The shipped recipes of the published systems, as they are but for sizes: two steps a stage, and their CSVs.
-
-Weights are filled under the published names; BERT has its own size and random weights."""
+"""The shipped recipes of the published systems, two steps a stage with filled weights, and their CSVs."""
 
 import csv
 import json
@@ -56,7 +54,7 @@ def write_bert(folder: Path, captions: list[str]) -> None:
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def data(tmp_path, monkeypatch):
     """Eight or twelve short clips of each split under the names that the recipes have. Returns: their captions."""
     (tmp_path / "data/freesound").mkdir(parents=True)
     (tmp_path / "data/weights").mkdir()
@@ -86,9 +84,7 @@ def small(path: Path, bert: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_seed_recipe_trains_two_steps_a_stage_and_writes_its_lists(
-    name: str, data: list[str], root: Path, tmp_path: Path
-) -> None:
+def test_seed_recipe_trains_two_steps_a_stage_and_writes_its_lists(name, data, root, tmp_path):
     for kind in WEIGHTS.get(name, []):
         for file in filled.files(kind).values():
             (Path("data/weights") / Path(file).name).symlink_to(file)

@@ -53,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def manifest(tmp_path_factory):
     return tiny.make_world(tmp_path_factory.mktemp("world"), tiny.SIZES)
 
 
@@ -71,7 +71,7 @@ def trained(manifest: Path, folder: Path, name: str) -> list[tuple[float, float,
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_losses_and_rates_of_each_epoch_stay_as_they_are(name: str, manifest: Path, tmp_path: Path) -> None:
+def test_losses_and_rates_of_each_epoch_stay_as_they_are(name, manifest, tmp_path):
     found = trained(manifest, tmp_path, name)
     assert len(found) == len(EXPECTED[name])
     for epoch, expected in zip(found, EXPECTED[name], strict=True):

@@ -20,6 +20,8 @@ from quick import first_quick
 from torch import nn
 
 from system.audio import kind_class
+from system.audio.beats import distance_buckets
+from system.audio.eat import position_table
 from system.audio.mel import KaldiLogMel, kaldi_filters, kaldi_log_mel
 from system.audio.network import AudioNetwork, Layers
 
@@ -55,14 +57,6 @@ def eat_tensors() -> Tensors:
     return {f"model.{key}": value for key, value in found.items()}
 
 
-def passt_tensors(*sizes: int) -> Callable[[], Tensors]:
-    return lambda: filled_tensors(filled.passt_shapes(*sizes))
-
-
-def tensors_2024(entry: str) -> Callable[[], Tensors]:
-    return lambda: filled_tensors(shapes_of("keys_audio_encoders_2024", entry))
-
-
 @dataclass(frozen=True)
 class Row:
     """A network: its settings, tensors, goldens, and where they are.
@@ -80,9 +74,7 @@ class Row:
     quick: str = ""  # clip of the fast suite; EAT gives the frames of 10 s, those of the padding after the clip's
 
     def network(self, **changes: Any) -> AudioNetwork:
-        found = kind_class(self.settings["kind"]).model_validate({"weights": None} | self.settings | changes)
-        assert isinstance(found, AudioNetwork)
-        return found
+        return kind_class(self.settings["kind"]).model_validate({"weights": None} | self.settings | changes)
 
     def golden(self, key: str) -> np.ndarray:
         return next(content(file)[key] for file in self.files if key in content(file))
@@ -101,31 +93,49 @@ class Row:
 
 TAGGED = "ABS"
 OF_NORM = "parametrizations.weight.original{}"  # names of weight norms in torch 2
+
+
+def tagged(form: str, step: int = 0) -> dict[str, Any]:
+    return {clip: (form.format(clip), step) if step else form.format(clip) for clip in TAGGED}
+
+
+def panns(network: str, shapes: Callable[[], filled.Shapes], file: str) -> Row:
+    settings, ignored = {"kind": "panns", "network": network}, ("fc", "spectrogram", "logmel")
+    return Row(
+        settings, lambda: filled_tensors(shapes()), (file,), tagged("{}_pooled"), tagged("{}_frames", 1), ignored
+    )
+
+
+def passt(network: str, *sizes: int, clips: tuple[str, ...] = ("A3",), **more: Any) -> Row:
+    vectors = {clip: f"{network.replace('20s', 't20')}_{clip}_features" for clip in clips}
+    settings, shapes = {"kind": "passt", "network": network}, filled.passt_shapes(*sizes)
+    return Row(settings, lambda: filled_tensors(shapes), ("passt",), vectors, ignored=("head",), **more)
+
+
+def of_2024(name: str, kind: dict[str, Any], vectors: dict[str, str], ignored: str, **more: Any) -> Row:
+    tensors = lambda: filled_tensors(shapes_of("keys_audio_encoders_2024", name))  # noqa: E731
+    return Row(kind, tensors, ("audio_encoders_2024", "passt"), vectors, ignored=(ignored,), **more)
+
+
+def efficientat(name: str, *clips: str, tolerance: float = 1e-4, **more: Any) -> Row:
+    vectors, kind = {clip: f"{name}_{clip}_features" for clip in clips}, {"kind": "efficientat", "network": name}
+    return of_2024(name, kind, vectors, "classifier", tolerance=tolerance, **more)
+
+
+VGGSOUND = {"A": ("Anotile_layer4_freqmean", 1), "A10": ("A_layer4_freqmean", 1), "S": ("S_layer4_freqmean", 1)}
+ATST = {"A": ("atst_A_frames", 10), "A3": ("atst_A3_frames", 1), "B": ("atst_B_frames", 10)}
+MN10 = {"A": ("mn10_A_frames", 4), "A3": ("mn10_A3_frames", 1), "B": ("mn10_B_frames", 1)}
+PASST = {clip: (f"s16_{clip}_sequence_freqmean", 1) for clip in ("A", "A3")}
 ROWS = {
-    "panns16": Row(
-        {"kind": "panns", "network": "cnn14_16k"},
-        lambda: filled_tensors(filled.panns_shapes()),
-        ("panns_cnn14_16k",),
-        {clip: f"{clip}_pooled" for clip in TAGGED},
-        {clip: (f"{clip}_frames", 1) for clip in TAGGED},
-        ("fc", "spectrogram", "logmel"),
-    ),
-    "resnet38": Row(
-        {"kind": "panns", "network": "resnet38"},
-        lambda: filled_tensors(filled.resnet38_shapes()),
-        ("panns_resnet38",),
-        {clip: f"{clip}_pooled" for clip in TAGGED},
-        {clip: (f"{clip}_frames", 1) for clip in TAGGED},
-        ("fc", "spectrogram", "logmel"),
-    ),
+    "panns16": panns("cnn14_16k", filled.panns_shapes, "panns_cnn14_16k"),
+    "resnet38": panns("resnet38", filled.resnet38_shapes, "panns_resnet38"),
     "openl3": Row(
         {"kind": "openl3"},
         openl3_tensors,
         ("openl3_mel256_env_512",),
-        {},
-        {clip: (f"{clip}_embedding", 1) for clip in TAGGED},
-        ("speclayer.dft",),
-        5e-5,
+        frames=tagged("{}_embedding", 1),
+        ignored=("speclayer.dft",),
+        tolerance=5e-5,
         quick="S",
     ),
     "vggsound": Row(
@@ -133,7 +143,7 @@ ROWS = {
         lambda: filled_tensors(filled.vggsound_shapes()),
         ("vggsound_resnet18_H",),
         {"A": "Anotile_avgpool", "B": "B_avgpool", "S": "S_avgpool"},
-        {"A": ("Anotile_layer4_freqmean", 1), "A10": ("A_layer4_freqmean", 1), "S": ("S_layer4_freqmean", 1)},
+        VGGSOUND,
         ("audnet.fc",),
         quick="S",
     ),
@@ -141,71 +151,22 @@ ROWS = {
         {"kind": "vggish", "pca_weights": None},
         lambda: filled_tensors(filled.vggish_shapes()),
         ("vggish",),
-        {},
-        {clip: (f"{clip}_embedding_raw", 1) for clip in TAGGED},
-        ("pproc",),
+        frames=tagged("{}_embedding_raw", 1),
+        ignored=("pproc",),
     ),
-    "passt_s16": Row(
-        {"kind": "passt", "network": "s16"},
-        passt_tensors(),
-        ("passt",),
-        {clip: f"s16_{clip}_features" for clip in ("A", "A3", "B", "S")},
-        {clip: (f"s16_{clip}_sequence_freqmean", 1) for clip in ("A", "A3")},
-        ("head",),
-    ),
-    "passt_s10": Row(
-        {"kind": "passt", "network": "s10"},
-        passt_tensors(10, 99),
-        ("passt",),
-        {clip: f"s10_{clip}_features" for clip in ("A", "A3", "B")},
-        ignored=("head",),
-    ),
-    "passt_l10": Row(
-        {"kind": "passt", "network": "l10"},
-        passt_tensors(10, 99, 7),
-        ("passt",),
-        {"A3": "l10_A3_features"},
-        {},
-        ("head",),
-    ),
-    "passt_20s": Row(
-        {"kind": "passt", "network": "20s"}, passt_tensors(10, 200), ("passt",), {"A": "t20_A_features"}, {}, ("head",)
-    ),
-    "mn04": Row(
-        {"kind": "efficientat", "network": "mn04"},
-        tensors_2024("mn04"),
-        ("audio_encoders_2024", "passt"),
-        {"A3": "mn04_A3_features"},
-        {},
-        ("classifier",),
-        1e-4,
-        quick="A3",
-    ),
-    "mn10": Row(
-        {"kind": "efficientat", "network": "mn10"},
-        tensors_2024("mn10"),
-        ("audio_encoders_2024", "passt"),
-        {clip: f"mn10_{clip}_features" for clip in ("A", "A3", "B")},
-        {"A": ("mn10_A_frames", 4), "A3": ("mn10_A3_frames", 1), "B": ("mn10_B_frames", 1)},
-        ("classifier",),
-        1e-4,
-    ),
-    "mn40": Row(
-        {"kind": "efficientat", "network": "mn40"},
-        tensors_2024("mn40"),
-        ("audio_encoders_2024", "passt"),
-        {"A3": "mn40_A3_features"},
-        {},
-        ("classifier",),
-        1e-3,
-    ),
-    "atst": Row(
+    "passt_s16": passt("s16", clips=("A", "A3", "B", "S"), frames=PASST),
+    "passt_s10": passt("s10", 10, 99, clips=("A", "A3", "B")),
+    "passt_l10": passt("l10", 10, 99, 7),
+    "passt_20s": passt("20s", 10, 200, clips=("A",)),
+    "mn04": efficientat("mn04", "A3", quick="A3"),
+    "mn10": efficientat("mn10", "A", "A3", "B", frames=MN10),
+    "mn40": efficientat("mn40", "A3", tolerance=1e-3),
+    "atst": of_2024(
+        "atst_frame",
         {"kind": "atst_frame"},
-        tensors_2024("atst_frame"),
-        ("audio_encoders_2024", "passt"),
         {clip: f"atst_{clip}_mean" for clip in ("A", "A3", "B", "Q")},
-        {"A": ("atst_A_frames", 10), "A3": ("atst_A3_frames", 1), "B": ("atst_B_frames", 10)},
-        ("mask_embed",),
+        "mask_embed",
+        frames=ATST,
     ),
     "beats": Row(
         {"kind": "beats"},
@@ -280,7 +241,7 @@ def require_no_other_tensors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.quick])
-def test_outputs_of_a_clip_match_the_original_code(name: str) -> None:
+def test_outputs_of_a_clip_match_the_original_code(name):
     assert error_of(ROWS[name], layers_of(name)[0], ROWS[name].quick) < ROWS[name].tolerance
     require_no_other_tensors(name)
 
@@ -302,8 +263,7 @@ def front_end(name: str, clip: str) -> torch.Tensor:
         return (made.mel(waves) + 2**-23).log()[0].T.float()
     if name == "vggsound":
         return made.spectrogram(waves)[0]
-    found: torch.Tensor = made.log_mel(waves)[0]
-    return found
+    return made.log_mel(waves)[0]
 
 
 FRONT_ENDS: list[tuple[str, str, str, float]] = [
@@ -323,7 +283,7 @@ FRONT_ENDS: list[tuple[str, str, str, float]] = [
 
 
 @pytest.mark.parametrize(("name", "clip", "key", "tolerance"), FRONT_ENDS)
-def test_log_mels_match_the_original_code(name: str, clip: str, key: str, tolerance: float) -> None:
+def test_log_mels_match_the_original_code(name, clip, key, tolerance):
     row, expected = ROWS[name], ROWS[name].golden(key)
     found = front_end(name, clip)
     if key.endswith("_at"):
@@ -333,13 +293,13 @@ def test_log_mels_match_the_original_code(name: str, clip: str, key: str, tolera
 
 
 @pytest.mark.parametrize(("exponent", "scale"), [(0.85, 2.0**15), (1.0, 1.0)])
-def test_kaldi_log_mel_of_recordings_matches_numpy(shared: Path, exponent: float, scale: float) -> None:
+def test_kaldi_log_mel_of_recordings_matches_numpy(shared, exponent, scale):
     for samples in [*modern.recordings(shared), np.zeros(16_000, np.float32)]:
         found = kaldi_log_mel(torch.from_numpy(samples)[None] * scale, exponent)[0]
         assert np.abs(found.numpy() - modern.kaldi_log_mel(samples, exponent, scale)).max() < 5e-4
 
 
-def test_openl3_log_mel_and_the_filters_of_its_checkpoint_match_the_original_code() -> None:
+def test_openl3_log_mel_and_the_filters_of_its_checkpoint_match_the_original_code():
     row, (made, _) = ROWS["openl3"], layers_of("openl3")
     waves = F.pad(row.wave("B"), (24_000, 48_000)).unfold(1, 48_000, 24_000)[0]
     expected = row.golden("B_logmel")
@@ -377,9 +337,7 @@ PADDED = ("beats", "eat", "m2d_clap")  # networks whose vector of a padded segme
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
-def test_all_outputs_match_the_original_code_but_not_with_planted_mistakes(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_outputs_match_the_original_code_but_not_with_planted_mistakes(name, monkeypatch):
     row, (made, _) = ROWS[name], layers_of(name)
     for clip in dict.fromkeys([*row.vectors, *row.frames]):
         assert error_of(row, made, clip) < row.tolerance, clip
@@ -414,7 +372,7 @@ SMALL: dict[str, tuple[str, tuple[str, ...], float]] = {  # golden, tensors time
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 @torch.inference_mode()
-def test_epsilons_of_layer_norms_match_the_original_code(name: str) -> None:
+def test_epsilons_of_layer_norms_match_the_original_code(name):
     row, (key, small, eps) = ROWS[name], SMALL[name]
     made, waves = row.network().layers().eval(), row.wave("A3")
     made.load(
@@ -427,18 +385,10 @@ def test_epsilons_of_layer_norms_match_the_original_code(name: str) -> None:
     assert relative(made(waves, whole(waves))[0], row.golden(key)) > 0.1
 
 
-def test_beats_distance_buckets_match_the_original_code() -> None:
-    from system.audio.beats import distance_buckets
-
+def test_beats_distance_buckets_and_eat_positions_match_the_original_code():
     found = distance_buckets(torch.arange(-2000, 2001))
     assert found.tolist() == content("modern_encoders")["beats_bucket_of_offset"].tolist()
-
-
-def test_eat_positions_match_the_original_code() -> None:
-    from system.audio.eat import position_table
-
-    rows = content("modern_encoders")["eat_position_rows"]
-    expected = content("modern_encoders")["eat_position_at"]
+    rows, expected = (content("modern_encoders")[f"eat_position_{name}"] for name in ("rows", "at"))
     table = position_table(768)
     assert relative(table[rows[rows < len(table)]], expected[rows < len(table)]) < 2e-4
 
@@ -446,7 +396,7 @@ def test_eat_positions_match_the_original_code() -> None:
 # Training and files
 
 
-def test_mel_limits_in_training_match_the_draws_of_the_original_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mel_limits_in_training_match_the_draws_of_the_original_code(monkeypatch):
     golden, sizes = content("passt"), []
     draws = iter(golden["train_draws"].tolist())
 
@@ -467,7 +417,7 @@ def test_mel_limits_in_training_match_the_draws_of_the_original_code(monkeypatch
 
 
 @pytest.mark.slow
-def test_patchout_and_gradients_match_the_original_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patchout_and_gradients_match_the_original_code(monkeypatch):
     row, golden = ROWS["passt_s16"], content("passt")
     kept = {62: golden["s16_train_kept_t"], 8: golden["s16_train_kept_f"]}
 
@@ -495,7 +445,7 @@ def test_patchout_and_gradients_match_the_original_code(monkeypatch: pytest.Monk
         assert float(gradients[key].norm()) == pytest.approx(norm, rel=1e-3), key  # type: ignore[union-attr]
 
 
-def test_atst_floor_is_per_batch_in_training_alone_and_per_segment_otherwise() -> None:
+def test_atst_floor_is_per_batch_in_training_alone_and_per_segment_otherwise():
     row, golden = ROWS["atst"], content("audio_encoders_2024")
     both = torch.cat([row.wave("A3"), row.wave("B")[:, :96_000] / 100])
     with without_draws():
@@ -507,14 +457,14 @@ def test_atst_floor_is_per_batch_in_training_alone_and_per_segment_otherwise() -
 
 
 @pytest.mark.parametrize(("weights", "momentum"), [(None, 0.1), ("x.pt", 0.01)])
-def test_momentum_of_batch_norms_is_lower_with_published_weights(weights: str | None, momentum: float) -> None:
+def test_momentum_of_batch_norms_is_lower_with_published_weights(weights, momentum):
     made = ROWS["mn04"].network(weights=weights).layers()
     assert {one.momentum for one in made.modules() if isinstance(one, nn.BatchNorm2d)} == {momentum}
     assert math.isclose(made.features[0][0].weight.std().item(), math.sqrt(2 / 8 / 9), rel_tol=0.3)  # type: ignore[index,operator]
 
 
 @pytest.mark.parametrize("kind", first_quick(sorted({row.settings["kind"] for row in ROWS.values()}), 3))
-def test_parameters_are_counted_without_a_draw(kind: str) -> None:
+def test_parameters_are_counted_without_a_draw(kind):
     row = next(row for row in ROWS.values() if row.settings["kind"] == kind)
     state = torch.get_rng_state()
     assert row.network().count_parameters() > 10_000

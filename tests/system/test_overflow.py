@@ -21,7 +21,6 @@ def write(world: Path, folder: Path, **changes: Any) -> Path:
 
 def state_after_one_epoch(run: Path) -> dict[str, Any]:
     state = checkpoints.load_state(run / "only")
-    assert state is not None
     assert state["progress"].step == 3
     assert all(value.isfinite().all() for value in state["model"].values())
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 1
@@ -43,10 +42,7 @@ def overflow_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim.AdamW, "step", overflowing)
 
 
-def test_overflowed_weights_after_an_epoch_are_not_saved(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss and the gradients of the sixth step are finite; its update is not."""
+def test_overflowed_weights_after_an_epoch_are_not_saved(world, tmp_path, capsys, monkeypatch):
     path = write(world, tmp_path)
     overflow_at(6, monkeypatch)
     output = refused(capsys, "run", "--until=training", path, "--out", tmp_path / "run")
@@ -58,10 +54,7 @@ def test_overflowed_weights_after_an_epoch_are_not_saved(
     )
 
 
-def test_overflowed_gradients_end_the_stage_before_the_update(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A loss that is finite, with gradients that are not; with and without a largest norm."""
+def test_overflowed_gradients_end_the_stage_before_the_update(world, tmp_path, capsys, monkeypatch):
     for limit in (1.0, None):
         folder = tmp_path / str(limit)
         folder.mkdir()
@@ -81,17 +74,17 @@ def test_overflowed_gradients_end_the_stage_before_the_update(
         state_after_one_epoch(folder / "run")
 
 
-def test_overflow_in_the_first_step_is_reported_with_nothing_saved(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overflow_in_the_first_step_saves_nothing_and_metrics_are_strict_json(
+    world, tmp_path, capsys, monkeypatch, unbroken
+):
     monkeypatch.setattr(train, "add_gradients", lambda *_: {"loss": torch.tensor(torch.nan)})
     output = refused(capsys, "run", "--until=training", write(world, tmp_path), "--out", tmp_path / "run")
     assert "step 0" in output
+    for line in (unbroken / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(name))
 
 
-def test_nan_validation_saves_no_checkpoint(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_validation_saves_no_checkpoint(world, tmp_path, capsys, monkeypatch):
     validate = Validation.__call__
     calls: list[int] = []
 
@@ -104,8 +97,3 @@ def test_nan_validation_saves_no_checkpoint(
     output = refused(capsys, "run", "--until=training", write(world, tmp_path), "--out", tmp_path / "run")
     assert "m1 nan" in output
     state_after_one_epoch(tmp_path / "run")
-
-
-def test_metrics_jsonl_is_strict_json(unbroken: Path) -> None:
-    for line in (unbroken / "metrics.jsonl").read_text().splitlines():
-        json.loads(line, parse_constant=lambda name: pytest.fail(name))

@@ -31,11 +31,11 @@ def written(world: Path, folder: Path, optimizer: dict[str, Any], **changes: Any
 
 
 @pytest.fixture
-def model(world: Path, tmp_path: Path) -> RetrievalModel:
+def model(world, tmp_path):
     return build_model(load_recipe(written(world, tmp_path, adamw())).recipe, ["deep", "tone"])
 
 
-def test_parameters_have_the_learning_rate_of_their_model_part_or_the_base_rate(model: RetrievalModel) -> None:
+def test_parts_have_their_learning_rates_and_frozen_ones_are_in_evaluation_mode(model):
     settings = schema.AdamW.model_validate(adamw(lr_by_part={"text": 1e-5}))
     groups = parameter_groups(model, settings)
     assert [group["base_lr"] for group in groups] == [0.001, 1e-5]
@@ -45,9 +45,6 @@ def test_parameters_have_the_learning_rate_of_their_model_part_or_the_base_rate(
     ]
     (alone,) = parameter_groups(model, schema.AdamW.model_validate(adamw()))
     assert [id(p) for p in alone["params"]] == [id(p) for p in model.parameters()]
-
-
-def test_frozen_model_part_is_in_evaluation_mode_for_the_frozen_steps(model: RetrievalModel) -> None:
     model.text.norm = torch.nn.BatchNorm1d(2)
     settings, parameters = schema.AdamW.model_validate(adamw(frozen_start={"text": 2})), list(model.parameters())
     for step, is_trained in enumerate((False, False, True, True)):
@@ -60,8 +57,8 @@ def test_frozen_model_part_is_in_evaluation_mode_for_the_frozen_steps(model: Ret
 
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_text_encoder_weights_stay_unchanged_for_the_steps_in_the_setting_frozen_start(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
-) -> None:
+    world, tmp_path, monkeypatch, chunk
+):
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     gradients = training.add_gradients
 
@@ -79,10 +76,7 @@ def test_text_encoder_weights_stay_unchanged_for_the_steps_in_the_setting_frozen
     assert not any(torch.equal(a, b) for a, b in pairwise(audio))
 
 
-def test_run_resumed_while_a_model_part_is_frozen_is_bit_identical(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Interrupted in the frozen start and at its end."""
+def test_run_resumed_while_a_model_part_is_frozen_is_bit_identical(world, tmp_path, monkeypatch):
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))
     assert main(["run", str(path), "--out", str(tmp_path / "whole")]) == 0
     gradients, calls = training.add_gradients, []
@@ -105,7 +99,7 @@ def test_run_resumed_while_a_model_part_is_frozen_is_bit_identical(
     assert counts[0]["trained"]["logmel"] > 0
 
 
-def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> None:
+def test_metrics_contain_the_base_learning_rate(world, tmp_path):
     rates = {"audio": 1e-4, "text": 1e-5}  # nothing is left for the base rate
     path = written(world, tmp_path, adamw(lr_by_part=rates), schedule={"kind": "constant", "warmup_steps": 0})
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -114,7 +108,7 @@ def test_metrics_contain_the_base_learning_rate(world: Path, tmp_path: Path) -> 
     assert [group["lr"] for group in groups] == [0.001, 1e-4, 1e-5]
 
 
-def test_model_part_without_trainable_parameters_is_refused(world: Path, tmp_path: Path) -> None:
+def test_model_part_without_trainable_parameters_is_refused(world, tmp_path):
     content = tiny.recipe(world, tmp_path, only=tiny.stage(optimizer=adamw(lr_by_part={"text": 1e-5})))
     content["model"]["text"] = {
         "kind": "published", "model": "nobody/nothing", "dim": 8, "head": "none", "trainable": False,

@@ -40,13 +40,13 @@ def filled(key: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def golden(goldens: Path) -> dict[str, np.ndarray]:
+def golden(goldens):
     content = np.load(goldens / "modern_encoders.npz")
     return {name: content[name] for name in content.files if name.startswith("pe_")}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A tiny model with filled weights, saved as published ones are."""
     folder = tmp_path_factory.mktemp("pe")
     model = transformers.PeAudioModel(
@@ -66,7 +66,7 @@ def sounds(folder: Path) -> HubLayers:
 
 
 @torch.inference_mode()
-def test_pe_audio_clip_and_frame_embeddings_match_transformers_5_0(folder: Path, golden: dict[str, np.ndarray]) -> None:
+def test_pe_audio_clip_and_frame_embeddings_match_transformers_5_0(folder, golden):
     wave = torch.from_numpy(golden["pe_wave_int16"].astype(np.float32) / 32_768)[None]
     lengths = torch.tensor([wave.shape[1]])
     made = sounds(folder)
@@ -78,9 +78,7 @@ def test_pe_audio_clip_and_frame_embeddings_match_transformers_5_0(folder: Path,
 
 
 @torch.inference_mode()
-def test_pe_audio_text_embedding_matches_transformers_5_0_before_the_final_norm(
-    folder: Path, golden: dict[str, np.ndarray]
-) -> None:
+def test_pe_audio_text_embedding_matches_transformers_5_0_before_the_final_norm(folder, golden):
     with reading(folder):
         made = PeTexts.from_pretrained(folder, config=read_pe_config(folder)).eval()
     ids, mask = (torch.from_numpy(golden[f"pe_{name}"]).long() for name in ("ids", "attention_mask"))
@@ -103,7 +101,7 @@ def oracle(kind: str, text: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["pe_audio", "pe_audio_video", "pe_audio_frame"])
-def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path: Path) -> None:
+def test_pe_text_encoder_matches_the_library_and_is_exported(kind, tmp_path):
     values = {"kind": "pe_audio", "model": str(hub_folder(kind)), "dim": 12, "trainable": False, "head": "none"}
     settings = JointText.model_validate(values)
     encoder = settings.build([], tmp_path / "banks")
@@ -121,7 +119,7 @@ def test_pe_text_encoder_matches_the_library_and_is_exported(kind: str, tmp_path
     assert again.logit_numbers == (2.0, -1.0)
 
 
-def test_pe_audio_text_encoder_refuses_other_models_and_missing_weights(tmp_path: Path) -> None:
+def test_pe_audio_text_encoder_refuses_other_models_and_missing_weights(tmp_path):
     import shutil
 
     from safetensors.torch import load_file, save_file

@@ -1,7 +1,6 @@
 """The figures of a run show what its metrics hold."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,10 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_curves() -> None:
-    """Curves are drawn here."""
+pytestmark = pytest.mark.usefixtures("curves")
 
 
-def test_figures_draw_every_metric_with_its_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_draw_every_metric_with_its_label(tmp_path, monkeypatch):
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.setdefault(path.stem, figure))
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
@@ -45,7 +42,7 @@ def test_figures_draw_every_metric_with_its_label(tmp_path: Path, monkeypatch: p
     assert drawn["loss"].axes[0].get_title() == "pretrain, then finetune"
 
 
-def test_run_without_ranking_loss_has_no_plot_of_margin_violations(tmp_path: Path) -> None:
+def test_run_without_ranking_loss_has_no_plot_of_margin_violations(tmp_path):
     lines = [{"stage": "only", "epoch": 1, "seconds": 1.0, "loss": 1.0, "validation": {"loss": 2.0}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [path.name for path in plots.draw_run(Run(tmp_path))] == ["loss.svg"]

@@ -42,7 +42,7 @@ def embed(trained: Trained, clips: list[Clip], folder: Path) -> Embeddings:
 
 
 @pytest.fixture
-def folder(world: Path, tmp_path: Path) -> Path:
+def folder(world, tmp_path):
     """Two tones, one in a subfolder, a silent one and an .m4a; a broken file, an empty one, a text, a hidden one."""
     folder = tmp_path / "sounds"
     (folder / "more").mkdir(parents=True)
@@ -59,7 +59,7 @@ def folder(world: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def embedded(monkeypatch):
     """Record the number of clips in every pass of an audio encoder."""
     counts: list[int] = []
     forward = ExpertHeadsEncoder.forward
@@ -84,13 +84,8 @@ def verbs(model: Path, folder: Path, out: Path) -> dict[str, list[str]]:
 
 
 def test_all_verbs_use_the_same_clips_of_a_folder_and_report_skipped_files(
-    unbroken: Path,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    unbroken, folder, tmp_path, monkeypatch, capsys, caplog
+):
     def ended(search: Search, *rest: object) -> None:
         print(f"serves {len(search.pool.clips)} clips, {len(search.pool.skipped)} skipped")
 
@@ -118,9 +113,7 @@ def test_all_verbs_use_the_same_clips_of_a_folder_and_report_skipped_files(
     assert output["serve"] == "serves 4 clips, 2 skipped\n"
 
 
-def test_only_new_and_changed_clips_are_embedded_again(
-    unbroken: Path, folder: Path, tmp_path: Path, embedded: list[int]
-) -> None:
+def test_only_new_and_changed_clips_are_embedded_again(unbroken, folder, tmp_path, embedded):
     (folder / "song.m4a").unlink()
     argv = verbs(unbroken, folder, tmp_path)
     for verb in ("search", "rank", "search", "embed"):
@@ -142,7 +135,7 @@ def test_only_new_and_changed_clips_are_embedded_again(
     assert list((tmp_path / "other").glob("embeddings-*"))
 
 
-def test_cached_embeddings_equal_computed_ones(unbroken: Path, world: Path, tmp_path: Path) -> None:
+def test_cached_embeddings_equal_computed_ones(unbroken, world, tmp_path):
     trained, clips = open_trained(unbroken), list(list_clips(world, "evaluation"))
     first, again = (embed(trained, clips, tmp_path).values for _ in range(2))
     assert torch.equal(first, again)
@@ -150,10 +143,7 @@ def test_cached_embeddings_equal_computed_ones(unbroken: Path, world: Path, tmp_
     assert torch.equal(part.values, first[[5, 4, 3]])
 
 
-def test_killed_embedding_resumes_from_the_cache(
-    unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """24 clips, eight at a time, and two more files with equal content, which is embedded once."""
+def test_killed_embedding_resumes_from_the_cache(unbroken, world, tmp_path, embedded, monkeypatch):
     monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 8)
     trained, clips = open_trained(unbroken), list(list_clips(world, "evaluation"))
     clips += [replace(clips[0], id=f"twin {n}") for n in range(2)]
@@ -177,20 +167,14 @@ def test_killed_embedding_resumes_from_the_cache(
     assert torch.equal(found.values, expected)
 
 
-def test_unwritable_cache_is_refused(
-    unbroken: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A file stands where the folder should be."""
+def test_unwritable_cache_is_refused(unbroken, folder, tmp_path, capsys):
     command = [*verbs(unbroken, folder, tmp_path)["search"], "--cache", str(folder / "notes.txt")]
     assert main(command) == 1
     assert "notes.txt" in capsys.readouterr().err
     assert (folder / "notes.txt").read_text() == "x"
 
 
-def test_ranking_on_a_full_disk_goes_on_once_there_is_room(
-    unbroken: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk takes one embedding."""
+def test_ranking_on_a_full_disk_goes_on_once_there_is_room(unbroken, folder, tmp_path, capsys, monkeypatch):
     argv = verbs(unbroken, folder, tmp_path)
     assert main([*argv["rank"], "--cache", str(tmp_path / "other")]) == 0
     expected = read_scores(tmp_path / "s.npy")
@@ -211,7 +195,7 @@ def test_ranking_on_a_full_disk_goes_on_once_there_is_room(
     assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
 
 
-def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
     assert cache_folder() == tmp_path / "mine/lbar-kit"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -220,8 +204,7 @@ def test_cache_folder_follows_xdg_cache_home_or_home(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_two_concurrent_searches_share_the_cache(unbroken: Path, world: Path, tmp_path: Path, root: Path) -> None:
-    """Both give the same answer, and leave a cache without duplicates."""
+def test_two_concurrent_searches_share_the_cache(unbroken, world, tmp_path, root):
     argv = [unbroken, world.parent / "evaluation", TEXT, "--json", "--cache", tmp_path / "cache"]
     command = [sys.executable, "-m", "system", "search", *map(str, argv)]
     both = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -247,7 +230,7 @@ def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
-def test_changed_hub_model_files_use_another_cache_folder(file: str, tmp_path: Path) -> None:
+def test_changed_hub_model_files_use_another_cache_folder(file, tmp_path):
     same, changed = (Path(shutil.copytree(hub_folder("clap"), tmp_path / name)) for name in ("same", "changed"))
     (changed / file).write_text((changed / file).read_text().rstrip() + " ")
     folders = [embeddings_folder(hub_audio(m), tmp_path) for m in (hub_folder("clap"), same, changed)]
@@ -256,6 +239,6 @@ def test_changed_hub_model_files_use_another_cache_folder(file: str, tmp_path: P
 
 
 @pytest.mark.parametrize("change", [{"hidden": 4}, {"pooling": "seconds"}, {"max_seconds": 20}])
-def test_other_encoder_settings_use_another_cache_folder(change: dict[str, object], tmp_path: Path) -> None:
+def test_other_encoder_settings_use_another_cache_folder(change, tmp_path):
     audio = hub_audio(hub_folder("clap"))
     assert embeddings_folder(audio, tmp_path) != embeddings_folder(audio | change, tmp_path)

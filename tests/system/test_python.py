@@ -20,17 +20,17 @@ from data_tools.errors import KitError
 from data_tools.manifest import caption_queries, read_manifest
 from submission.formats.score_matrix import read_scores
 from submission.metrics.summary import ranks_in_matrix, summarise
-from system import Retriever, evaluate, load_model, run_recipe, table_of_runs
+from system import evaluate, load_model, run_recipe, table_of_runs
 from system.__main__ import main
 
 
 @pytest.fixture(scope="module")
-def model(unbroken: Path) -> Retriever:
+def model(unbroken):
     return load_model(unbroken)
 
 
 @pytest.fixture(scope="module")
-def sound(world: Path) -> Path:
+def sound(world):
     return Path(read_manifest(world)[3].path)
 
 
@@ -68,7 +68,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_sound_of_any_form_has_the_embedding_of_its_file(form: str, model: Retriever, sound: Path) -> None:
+def test_a_sound_of_any_form_has_the_embedding_of_its_file(form, model, sound):
     rate = soundfile.info(sound).samplerate
     expected = model.encode_audio(sound)
     assert expected.shape == (1, model.dim)
@@ -76,16 +76,18 @@ def test_a_sound_of_any_form_has_the_embedding_of_its_file(form: str, model: Ret
         assert np.allclose(model.encode_audio(forms_of(sound, file)[form], rate=rate), expected, atol=1e-6)
 
 
-def test_sounds_of_unlike_forms_and_rates_keep_their_order(model: Retriever, world: Path) -> None:
+def test_sounds_of_unlike_forms_keep_their_order_and_leave_no_frames(model, world, sound):
     paths = [clip.path for clip in read_manifest(world)[:5]]
     waves = [soundfile.read(path, dtype="float32") for path in paths]
     mixed = [paths[0], waves[1][0], {"array": waves[2][0], "sampling_rate": waves[2][1]}, Path(paths[3]), waves[4][0]]
     assert np.allclose(model.encode_audio(mixed, rate=waves[0][1]), model.encode_audio(paths), atol=1e-6)
+    banks = Path(model.recipe.banks)
+    before = {path for path in banks.rglob("*") if path.is_file()}
+    model.encode_audio(np.random.default_rng(5).normal(0, 0.1, 9000), rate=16_000)
+    assert {path for path in banks.rglob("*") if path.is_file()} == before
 
 
-def test_similarity_and_evaluate_give_the_scores_and_metrics_of_the_run(
-    unbroken: Path, model: Retriever, world: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_similarity_and_evaluate_give_the_scores_and_metrics_of_the_run(unbroken, model, world, capsys):
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     texts = model.encode_text([one.text for one in caption_queries(clips)])
     written = read_scores(unbroken / "scores/evaluation.npy")
@@ -103,10 +105,12 @@ def test_similarity_and_evaluate_give_the_scores_and_metrics_of_the_run(
     assert "--score" in refused(capsys, "rank", unbroken, world, "--score", "--out", "s.npy")
 
 
-def test_model_tells_its_size_rate_and_name(model: Retriever, unbroken: Path) -> None:
+def test_public_names_and_facts_of_a_model(model, unbroken):
     assert (model.dim, model.sampling_rate) == (32, 16_000)
     assert str(unbroken) in repr(model)
     assert "finetune epoch 3" in repr(model)
+    with pytest.raises(AttributeError, match="load_modle"):
+        system.load_modle  # noqa: B018
 
 
 def page(root: Path) -> str:
@@ -117,8 +121,8 @@ def page(root: Path) -> str:
 
 
 def test_script_of_the_page_runs_and_its_model_works_after_everything_has_moved(
-    root: Path, recipe: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    root, recipe, world, tmp_path, monkeypatch
+):
     here = tmp_path / "here"
     (here / "recipes").mkdir(parents=True)
     shutil.copy(recipe, here / "recipes/quickstart.yaml")
@@ -138,17 +142,12 @@ def test_script_of_the_page_runs_and_its_model_works_after_everything_has_moved(
 
 
 @pytest.mark.slow
-def test_script_of_the_page_passes_a_type_checker(root: Path, tmp_path: Path) -> None:
+def test_script_of_the_page_passes_a_type_checker(root, tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "page.py").write_text(page(root))
     command = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "page.py")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stdout
-
-
-def test_package_gives_only_its_public_names() -> None:
-    with pytest.raises(AttributeError, match="load_modle"):
-        system.load_modle  # noqa: B018
 
 
 LOSS = '''
@@ -171,7 +170,7 @@ class Plain(Term):
 
 
 @pytest.fixture
-def own(world: Path, tmp_path: Path) -> Path:
+def own(world, tmp_path):
     """A recipe with a loss of its own, in losses.py beside it."""
     (tmp_path / "losses.py").write_text(LOSS)
     loss = {"kind": "plain", "weight": 1, "power": 1}
@@ -179,7 +178,7 @@ def own(world: Path, tmp_path: Path) -> Path:
     return tiny.write_recipe(tmp_path / "own.yaml", content)
 
 
-def test_recipe_with_a_loss_of_ones_own_runs_and_keeps_its_source(own: Path, world: Path, tmp_path: Path) -> None:
+def test_recipe_with_a_loss_of_ones_own_runs_and_keeps_its_source(own, world, tmp_path):
     losses = tmp_path / "losses.py"
     changes = {"imports": [str(losses)], "stages.only.epochs": 2}
     done = run_recipe(own, changes, name="short", runs=tmp_path / "runs")
@@ -201,8 +200,7 @@ def test_recipe_with_a_loss_of_ones_own_runs_and_keeps_its_source(own: Path, wor
         assert evaluate(folder, world, "evaluation").values == expected
 
 
-def test_two_imports_of_one_name_and_a_moved_one_are_told_apart(own: Path, world: Path, tmp_path: Path) -> None:
-    """A run keeps both; other code under another path is other code."""
+def test_two_imports_of_one_name_and_a_moved_one_are_told_apart(own, world, tmp_path):
     other = LOSS.replace('"plain"', '"plainer"').replace("class Plain", "class Plainer")
     for folder, code in (("a", LOSS), ("imports", other)):
         (tmp_path / folder).mkdir()
@@ -220,7 +218,7 @@ def test_two_imports_of_one_name_and_a_moved_one_are_told_apart(own: Path, world
         run_recipe(own, moved, name="both", runs=tmp_path / "runs")
 
 
-def test_odd_vectors_and_texts_are_kit_errors(model: Retriever, sound: Path) -> None:
+def test_odd_vectors_and_texts_are_kit_errors(model, sound):
     texts, clips = model.encode_text(["a deep tone"]), model.encode_audio(sound)
     assert np.allclose(model.similarity(texts.astype(np.float64), clips), model.similarity(texts, clips))
     for odd in (clips[:, :5], clips * np.nan, clips[0]):
@@ -232,16 +230,7 @@ def test_odd_vectors_and_texts_are_kit_errors(model: Retriever, sound: Path) -> 
             call()
 
 
-def test_sounds_from_memory_leave_no_frames(model: Retriever, sound: Path) -> None:
-    banks = Path(model.recipe.banks)
-    before = {path for path in banks.rglob("*") if path.is_file()}
-    model.encode_audio(np.random.default_rng(5).normal(0, 0.1, 9000), rate=16_000)
-    assert {path for path in banks.rglob("*") if path.is_file()} == before
-
-
-def test_imports_that_fail_are_refused_with_their_line(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_imports_that_fail_are_refused_with_their_line(own, tmp_path, capsys):
     (tmp_path / "bad.py").write_text("import no_such_package_at_all\n")
     assert "no_such_package_at_all" in refused(capsys, "check", own, "--import", tmp_path / "bad.py")
     assert "gone.py" in refused(capsys, "check", own, "--import", tmp_path / "gone.py")
@@ -255,7 +244,7 @@ def test_imports_that_fail_are_refused_with_their_line(
     assert main(["check", str(own), *map(str, known)]) == 0
 
 
-def test_recipe_errors_are_kit_errors(tmp_path: Path) -> None:
+def test_recipe_errors_are_kit_errors(tmp_path):
     with pytest.raises(KitError, match=r"no\.yaml"):
         run_recipe(tmp_path / "no.yaml")
     shutil.rmtree(tmp_path)

@@ -1,5 +1,6 @@
 """Ranking and exporting with a trained model through the real doors."""
 
+import csv
 import json
 import os
 import shutil
@@ -12,15 +13,17 @@ import torch
 from outcomes import ranked_evaluation, refused
 from safetensors.torch import load_file
 
+from submission.__main__ import main as submission
+from submission.formats.pairs import read_pairs
 from submission.formats.score_matrix import read_scores
+from submission.ordering import ranked_columns
 from system.__main__ import main
 from system.experiments.summary import report
+from system.models import retrieval
 from system.runs.folder import Run
 
 
-def test_rank_scores_a_blind_folder_and_writes_its_csv(
-    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rank_scores_a_blind_folder_and_writes_its_csv(unbroken, world, tmp_path, capsys):
     from submission.__main__ import main as submission
 
     captions = tmp_path / "captions.csv"
@@ -42,14 +45,9 @@ def test_rank_scores_a_blind_folder_and_writes_its_csv(
     assert "relevant" in capsys.readouterr().err
 
 
-def test_ranking_the_evaluation_split_gives_the_scores_of_the_run(unbroken: Path, world: Path, tmp_path: Path) -> None:
+def test_run_and_its_export_rank_the_evaluation_split_equally(unbroken, world, tmp_path, recipe, capsys):
     found = ranked_evaluation(unbroken, world, tmp_path / "again.npy")
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
-
-
-def test_exported_model_ranks_like_its_run(
-    unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     model = tmp_path / "model"
     assert main(["export", str(unbroken), "--out", str(model)]) == 0
     files = {"model.safetensors", "recipe.json", "model.json", "vocabulary.json", "trained_on.csv", "README.md"}
@@ -61,9 +59,7 @@ def test_exported_model_ranks_like_its_run(
     assert "empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
 
 
-def test_stage_started_from_an_export_or_a_run_adds_new_words(
-    unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stage_started_from_an_export_or_a_run_adds_new_words(unbroken, recipe, world, tmp_path, capsys):
     model = tmp_path / "model"
     assert main(["export", str(unbroken), "--out", str(model)]) == 0
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
@@ -100,9 +96,7 @@ def test_stage_started_from_an_export_or_a_run_adds_new_words(
         ("", "empty"),
     ],
 )
-def test_queries_without_known_words_are_refused(
-    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], queries: str, words: str
-) -> None:
+def test_queries_without_known_words_are_refused(unbroken, world, tmp_path, capsys, queries, words):
     path = tmp_path / "q.csv"
     path.write_text(queries)
     command = ["rank", unbroken, world.parent / "evaluation", path, "--out", tmp_path / "s.npy"]
@@ -113,9 +107,7 @@ def test_queries_without_known_words_are_refused(
         assert read_scores(tmp_path / "s.npy").values.shape == (1, 24)
 
 
-def test_exported_model_cannot_choose_folders_to_write(
-    unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exported_model_cannot_choose_folders_to_write(unbroken, world, tmp_path, monkeypatch):
     model, evil = tmp_path / "model", tmp_path / "evil"
     assert main(["export", str(unbroken), "--out", str(model)]) == 0
     recipe = json.loads((model / "recipe.json").read_text())
@@ -132,9 +124,7 @@ def test_exported_model_cannot_choose_folders_to_write(
     assert (tmp_path / "mine").is_dir()
 
 
-def test_failed_export_leaves_no_folder(
-    unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_export_leaves_no_folder(unbroken, tmp_path, capsys, monkeypatch):
     out = tmp_path / "model"
 
     def full(*_: object) -> str:
@@ -150,9 +140,7 @@ def test_failed_export_leaves_no_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_report_warns_if_the_interval_includes_the_metric_of_the_untrained_model(
-    unbroken: Path, tmp_path: Path
-) -> None:
+def test_report_warns_if_the_interval_includes_the_metric_of_the_untrained_model(unbroken, tmp_path):
     run = Run(Path(shutil.copytree(unbroken, tmp_path / "run")))
     assert "BEWARE" not in report(run)
     content = json.loads(run.result.read_text())
@@ -160,3 +148,81 @@ def test_report_warns_if_the_interval_includes_the_metric_of_the_untrained_model
     run.result.write_text(json.dumps(content))
     assert "BEWARE     mAP@10 is not surely better than untrained: its interval reaches 0.3000" in report(run)
     assert "better than chance" not in report(run)
+
+
+def lists(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("top", [1, 7, 24])
+def test_verb_rank_with_option_top_lists_the_first_clips_of_the_full_ranking(
+    unbroken, world, tmp_path, monkeypatch, top
+):
+    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
+    for name, scores in (("a", 24 * 2), ("b", 1 << 24)):
+        monkeypatch.setattr(retrieval, "MAX_SCORES", scores)
+        assert main([*ask, "--out", str(tmp_path / f"{name}.npy")]) == 0
+        matrix = read_scores(tmp_path / f"{name}.npy")
+        assert main([*ask, "--top", str(top), "--out", str(tmp_path / f"{name}.csv")]) == 0
+        header, *rows = lists(tmp_path / f"{name}.csv")
+        assert header == ["query", *(f"file_name_{rank}" for rank in range(1, top + 1))]
+        best = ranked_columns(matrix.values, matrix.file_names, top)
+        expected = [[matrix.file_names[column] for column in columns] for columns in best]
+        assert rows == [[text, *names] for text, names in zip(matrix.query_texts, expected, strict=True)]
+    assert np.allclose(read_scores(tmp_path / "a.npy").values, read_scores(tmp_path / "b.npy").values, atol=1e-6)
+
+
+def test_equal_scores_are_ordered_by_file_name(unbroken, world, tmp_path):
+    (sound, *_) = sorted((world.parent / "evaluation").glob("*.wav"))
+    folder, queries, out = tmp_path / "sounds", tmp_path / "q.csv", tmp_path / "r.csv"
+    folder.mkdir()
+    for name in ("c.wav", "b.wav", "ä.wav"):
+        (folder / name).write_bytes(sound.read_bytes())
+    queries.write_text("caption\na deep tone\n")
+    ask = ["rank", str(unbroken), str(folder), str(queries)]
+    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
+    assert np.ptp(read_scores(tmp_path / "s.npy").values) == 0
+    assert main([*ask, "--top", "2", "--out", str(out)]) == 0
+    assert lists(out)[1][1:] == ["b.wav", "c.wav"]
+
+
+def test_csv_of_top_10_lists_written_by_rank_is_scored_and_converted(unbroken, world, tmp_path, capsys):
+    out = tmp_path / "r.csv"
+    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
+    assert main([*ask, "--top", "10", "--out", str(out)]) == 0
+    assert "120 queries x 10 best clips, of 24 clips" in capsys.readouterr().out
+    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
+    assert submission(["check", str(out), "--truth", str(tmp_path / "s.npy"), "--edition", "custom"]) == 0
+    written = tmp_path / "w.csv"
+    assert submission(["write", str(tmp_path / "s.npy"), "--out", str(written), "--edition", "custom"]) == 0
+    assert written.read_bytes() == out.read_bytes()
+
+
+def test_pairs_written_for_a_judge_are_those_of_the_top_lists(unbroken, world, tmp_path):
+    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
+    for name in ("r.csv", "top.jsonl"):
+        assert main([*ask, "--top", "5", "--out", str(tmp_path / name)]) == 0
+    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
+    matrix, pairs = read_scores(tmp_path / "s.npy"), read_pairs(tmp_path / "top.jsonl")
+    named = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
+    names = [name for row in lists(tmp_path / "r.csv")[1:] for name in row[1:]]
+    assert [named[pair.clip] for pair in pairs] == names
+    assert [pair.rank for pair in pairs] == [1, 2, 3, 4, 5] * len(matrix)
+    for pair in pairs:
+        row, column = matrix.query_ids.index(pair.query), matrix.clip_ids.index(pair.clip)
+        assert (pair.score, pair.text) == (matrix.values[row, column], matrix.query_texts[row])
+        assert Path(pair.path).name == Path(named[pair.clip]).name
+        assert Path(pair.path).is_file()
+
+
+def test_broken_clip_lowers_the_highest_allowed_value_of_option_top_of_verb_rank(unbroken, world, tmp_path, capsys):
+    folder = tmp_path / "sounds"
+    folder.mkdir()
+    (folder / "whole.wav").write_bytes(next((world.parent / "evaluation").glob("*.wav")).read_bytes())
+    (folder / "broken.wav").write_bytes(b"RIFF")
+    (tmp_path / "q.csv").write_text("caption\na deep tone\n")
+    command = ["rank", unbroken, folder, tmp_path / "q.csv", "--out", tmp_path / "r.csv"]
+    assert "ranked" in refused(capsys, *command, "--top", "2")
+    assert main([*map(str, command), "--top", "1"]) == 0
+    assert lists(tmp_path / "r.csv")[1] == ["a deep tone", "whole.wav"]

@@ -30,12 +30,12 @@ pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 
 
 @pytest.fixture(scope="module")
-def manifest(moments_manifest: Path) -> Path:
+def manifest(moments_manifest):
     return moments_manifest
 
 
 @pytest.fixture(scope="module")
-def runs(manifest: Path, moments_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(manifest, moments_run, tmp_path_factory):
     """`own`: of moments. `clips`: cosine of whole clips. `words`: frames against words. None but the first is any
     good."""
     torch.set_num_threads(1)
@@ -66,9 +66,7 @@ def windows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_rank_with_windows_option_matches_the_rank_entry_of_a_moment_run(
-    manifest: Path, runs: Path, tmp_path: Path
-) -> None:
+def test_rank_with_windows_option_matches_the_rank_entry_of_a_moment_run(manifest, runs, tmp_path):
     asked = ["--split", "evaluation", "--decode", "by=overlap"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", *asked) == 0
     expected = windows(runs / "own/scores/overlap.windows.jsonl")
@@ -82,9 +80,7 @@ def test_rank_with_windows_option_matches_the_rank_entry_of_a_moment_run(
 
 
 @pytest.mark.parametrize("name", ["clips", "words"])
-def test_windows_are_found_by_clip_models_and_by_frame_models(
-    manifest: Path, runs: Path, tmp_path: Path, name: str
-) -> None:
+def test_windows_are_found_by_clip_models_and_by_frame_models(manifest, runs, tmp_path, name):
     out = tmp_path / "a.jsonl"
     asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2"]
     assert ranked(manifest, out, runs / name, *asked) == 0
@@ -98,9 +94,7 @@ def test_windows_are_found_by_clip_models_and_by_frame_models(
 
 
 @pytest.mark.slow
-def test_option_fit_changes_found_windows_and_ignores_true_windows_beyond_the_recording(
-    manifest: Path, runs: Path, tmp_path: Path
-) -> None:
+def test_option_fit_changes_found_windows_and_ignores_true_windows_beyond_the_recording(manifest, runs, tmp_path):
     clips, moments = read_manifest(manifest), tiny_moments.moments_of(manifest)
     asked, known = ([one for one in moments if f"/{split}/" in one.clip] for split in ("evaluation", "validation"))
     at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
@@ -120,9 +114,7 @@ def test_option_fit_changes_found_windows_and_ignores_true_windows_beyond_the_re
     assert np.abs(np.subtract(first, before)).max() > 0.001, "of start, end and probability"
 
 
-def test_windows_of_several_models_are_averaged_and_rounded(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_windows_of_several_models_are_averaged_and_rounded(manifest, runs, tmp_path, capsys):
     out = tmp_path / "a.jsonl"
     asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2", "--decode", "round_to=1"]
     assert ranked(manifest, out, runs / "own", "--also", runs / "clips", *asked) == 0
@@ -130,9 +122,7 @@ def test_windows_of_several_models_are_averaged_and_rounded(
     assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])
 
 
-def test_ranked_windows_of_a_blind_list_have_no_metrics(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranked_windows_of_a_blind_list_have_no_metrics(manifest, runs, tmp_path, capsys):
     moments = [replace(one, windows=None) for one in tiny_moments.moments_of(manifest)]
     clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
     ids = {clip.id for clip in clips}
@@ -154,24 +144,14 @@ def test_ranked_windows_of_a_blind_list_have_no_metrics(
         ("own", ["--split", "evaluation", "--fit", "other"], "manifest"),
     ],
 )
-def test_incompatible_window_options_are_refused(
-    manifest: Path,
-    runs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    model: str,
-    arguments: list[str],
-    said: str,
-) -> None:
+def test_incompatible_window_options_are_refused(manifest, runs, tmp_path, capsys, model, arguments, said):
     named = [str(runs / one) if one in ("own", "clips") else one for one in arguments]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / model, *named) == 1
     assert re.search(said, capsys.readouterr().err)
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_window_files_never_overwrite_input_files(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_window_files_never_overwrite_input_files(manifest, runs, tmp_path, capsys):
     moments = tmp_path / "q.truth.jsonl"
     moments.write_bytes((manifest.parent / "moments.jsonl").read_bytes())
     for out in ("q.jsonl", "q.truth.jsonl"):
@@ -181,9 +161,7 @@ def test_window_files_never_overwrite_input_files(
     assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
 
 
-def test_moments_with_and_without_true_windows_in_one_file_are_refused(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_moments_with_and_without_true_windows_in_one_file_are_refused(manifest, runs, tmp_path, capsys):
     moments = [
         replace(one, windows=None) if "/evaluation/" in one.clip else one for one in tiny_moments.moments_of(manifest)
     ]
@@ -194,9 +172,7 @@ def test_moments_with_and_without_true_windows_in_one_file_are_refused(
     assert not (tmp_path / "a.truth.jsonl").exists()
 
 
-def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(manifest, runs, tmp_path, capsys):
     gone = [
         replace(clip, path=str(tmp_path / "gone.wav"))
         if clip.file_name in ("evaluation_001.wav", "validation_002.wav")
@@ -218,9 +194,7 @@ def test_unreadable_recordings_are_counted_and_skipped_with_option_fit(
     assert "8 clips cannot be read" in capsys.readouterr().err
 
 
-def test_finding_windows_of_queries_without_known_words_requires_option_allow_unknown(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finding_windows_of_queries_without_known_words_requires_option_allow_unknown(manifest, runs, tmp_path, capsys):
     moments = tiny_moments.moments_of(manifest)
     moments = [replace(one, text="Zzyzx") for one in moments if "/evaluation/" in one.clip]
     write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
@@ -231,9 +205,7 @@ def test_finding_windows_of_queries_without_known_words_requires_option_allow_un
     assert main([*asked, "--allow-unknown"]) == 0
 
 
-def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_audio(
-    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_audio(manifest, runs, tmp_path, capsys):
     clips = [replace(clip, seconds=300.0) for clip in read_manifest(manifest)]
     write_manifest(tmp_path / "manifest.jsonl", clips)
     named = [str(tmp_path / "manifest.jsonl"), str(manifest.parent / "moments.jsonl")]
@@ -242,10 +214,7 @@ def test_rank_reports_recording_lengths_in_the_manifest_that_differ_from_the_aud
     assert "300 s in the manifest" in capsys.readouterr().err
 
 
-def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_edges(
-    manifest: Path, runs: Path, tmp_path: Path
-) -> None:
-    """The frames of an encoder that gives one for each of its expert's."""
+def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_edges(manifest, runs, tmp_path):
     asked = ["--split", "evaluation", "--fit", "validation"]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / "words", *asked) == 0
     recipe = load_recipe(runs / "words" / "resolved.json").recipe
@@ -256,9 +225,7 @@ def test_windows_found_by_scores_of_frames_against_words_begin_and_end_at_frame_
     assert found <= edges
 
 
-def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_piece(
-    manifest: Path, tmp_path: Path
-) -> None:
+def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_piece(manifest, tmp_path):
     """Frames of 0.08 s; pieces of 1 s every 0.5 s, shorter at both ends of 8 s."""
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))).recipe
     clips = read_manifest(manifest)[:2]
@@ -281,7 +248,7 @@ def test_each_piece_of_a_recording_consists_of_the_frames_centred_within_the_pie
     assert {len(tiny.frames(short, name, piece)) for piece in short.keys} == {1}
 
 
-def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_middle(tmp_path: Path) -> None:
+def test_piece_of_a_recording_with_no_frame_centre_has_the_frame_nearest_to_its_middle(tmp_path):
     """Frames at 0.5, 1.5, 2.5 and 3.5 s; pieces of 0.06 s around 0.35, 1.05, 1.75, 2.45, 3.15 and 3.85 s. 4.2 s are six
     hops of 0.7 s, though 4.2 / 0.7 is more than 6."""
     bank = Bank(tmp_path / "frames", 1, "float32", {})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny
 import yaml
+from outcomes import refused
 from quick import first_quick
 
 from data_tools.manifest import read_manifest
@@ -15,6 +16,7 @@ from data_tools.settings import parse
 from system.__main__ import main
 from system.check.check import Found, trainable_parameters
 from system.experiments.studies import load_study
+from system.recipe.data import input_paths
 from system.recipe.load import RecipeError, as_change, load_recipe
 from system.runs.folder import Run
 
@@ -23,7 +25,7 @@ assert SHIPPED
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_recipe_is_valid_with_plain_addresses_and_begins_with_its_command(path: Path) -> None:
+def test_shipped_recipe_is_valid_with_plain_addresses_and_begins_with_its_command(path):
     """Addresses are URLs without blanks; any other says in words where the file is, and is fetched by hand."""
     if path.name.endswith(".study.yaml"):
         study, cells = load_study(path, [])
@@ -99,7 +101,7 @@ PLANTED = [  # line, key
 ]
 
 
-def test_all_recipe_mistakes_are_reported_with_line_and_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_recipe_mistakes_are_reported_with_line_and_key(tmp_path, capsys):
     path = tmp_path / "broken.yaml"
     path.write_text(BROKEN)
     with pytest.raises(RecipeError) as caught:
@@ -120,7 +122,7 @@ def load(tmp_path: Path, content: dict[str, Any], changes: list[str] | None = No
     return load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content), changes)
 
 
-def test_resolved_json_loads_as_the_same_recipe(tmp_path: Path) -> None:
+def test_resolved_json_loads_as_the_same_recipe(tmp_path):
     changes = ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all"]
     changes += [as_change("banks", "klänge 😀")]
     loaded = load(tmp_path, valid(tmp_path), changes)
@@ -133,7 +135,7 @@ def test_resolved_json_loads_as_the_same_recipe(tmp_path: Path) -> None:
     assert loaded.recipe.stages["only"].optimizer.lr == 3e-5
 
 
-def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) -> None:
+def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path):
     content = valid(tmp_path)
     content["stages"] = {"first": tiny.stage(), "second": tiny.stage()}
     content["rank"] = {}
@@ -148,7 +150,7 @@ def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path: Path) 
     assert (stages["first"].optimizer.lr, stages["second"].optimizer.lr) == (1e-3, 5e-5)
 
 
-def test_test_split_may_be_monitored_but_not_trained_on(tmp_path: Path) -> None:
+def test_test_split_may_be_monitored_but_not_trained_on(tmp_path):
     watched = ["stages.only.monitor.data=[evaluation]"]
     with pytest.raises(RecipeError, match="acknowledged"):
         load(tmp_path, valid(tmp_path), watched)
@@ -161,19 +163,18 @@ def test_test_split_may_be_monitored_but_not_trained_on(tmp_path: Path) -> None:
         )
 
 
-def test_yaml_numbers_and_words_are_parsed_as_in_yaml_1_2() -> None:
+def test_yaml_values_and_set_options_are_parsed_and_aliases_change_alone(tmp_path):
     value = parse("{a: 1e-4, b: yes, c: 12, d: -.5, e: '3', f: ~, g: true, h: 0x10, i: 1.}").value
     assert value == {"a": 1e-4, "b": "yes", "c": 12, "d": -0.5, "e": "3", "f": None, "g": True, "h": "0x10", "i": 1.0}
     assert isinstance(value["c"], int)
-
-
-def test_changing_a_yaml_alias_does_not_change_its_anchor() -> None:
     value = parse("a: &x {k: 1}\nb: *x\n").value
     value["a"]["k"] = 2
     assert value["b"]["k"] == 1
+    loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
+    assert [(loss.kind, loss.weight) for loss in loaded.recipe.stages["only"].losses] == [("matching", 2)]
 
 
-def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
+def test_planned_parameters_match_the_model(tmp_path):
 
     from system.runs.open import build_model
 
@@ -185,7 +186,7 @@ def test_planned_parameters_match_the_model(tmp_path: Path) -> None:
     assert trainable_parameters(recipe, data) == model.parameters_by_part()
 
 
-def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_parameter_count() -> None:
+def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_parameter_count():
     """2 layers of width 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it."""
     from system.models.base import SeriesEncoder
 
@@ -193,12 +194,7 @@ def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_paramete
     assert sum(parameter.numel() for parameter in encoder.parameters()) == 1_317_376
 
 
-def test_set_option_accepts_json_values(tmp_path: Path) -> None:
-    loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
-    assert [(loss.kind, loss.weight) for loss in loaded.recipe.stages["only"].losses] == [("matching", 2)]
-
-
-def test_margin_factors_may_be_equal_but_may_not_increase_with_the_percentile(tmp_path: Path) -> None:
+def test_margin_factors_may_be_equal_but_may_not_increase_with_the_percentile(tmp_path):
     content = valid(tmp_path)
     content["stages"]["only"]["losses"] = tiny.RELAXED
     load(tmp_path, content | {"relevance": tiny.relevance({60: 0.7, 80: 0.7, 95: 0.4})})
@@ -209,7 +205,7 @@ def test_margin_factors_may_be_equal_but_may_not_increase_with_the_percentile(tm
             load(tmp_path, content | {"relevance": settings})
 
 
-def test_stage_starts_only_from_an_existing_checkpoint_of_an_earlier_stage(tmp_path: Path) -> None:
+def test_stage_starts_only_from_an_existing_checkpoint_of_an_earlier_stage(tmp_path):
     def content(stage: str, checkpoint: str, metrics: list[str]) -> dict[str, Any]:
         start = {"kind": "stage", "stage": stage, "checkpoint": checkpoint}
         first, last = tiny.stage(), tiny.stage()
@@ -231,9 +227,7 @@ EMPTY += sorted({f"{path.parent.name}/{path.stem}" for path in SHIPPED if path.p
 
 
 @pytest.mark.parametrize("name", first_quick(EMPTY, 3))
-def test_check_on_an_empty_machine_lists_files_and_addresses(
-    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_on_an_empty_machine_lists_files_and_addresses(name, root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = root / f"recipes/{name}.yaml"
     assert main(["check", str(path)]) == 1
@@ -247,3 +241,70 @@ def test_check_on_an_empty_machine_lists_files_and_addresses(
     places = ("https://", "Google Drive, id ")
     assert named is None or any(named in line and any(place in line for place in places) for line in missing)
     assert any(str(getattr(recipe.model.text, "model", "")) in line for line in missing)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    capsys.readouterr()
+    assert main([*argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_shipped_recipe_is_listed(root, capsys):
+    lines = printed(capsys, "recipes").splitlines()
+    names = {line.split()[0] for line in lines}
+    shipped = {path for path in (root / "recipes").rglob("*.yaml") if not path.name.endswith(".study.yaml")}
+    assert {root / "recipes" / f"{name}.yaml" for name in names} == shipped
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_make_commands_of_all_shipped_recipes_are_those_of_lbar_data(root):
+    commands = set()
+    for path in (root / "recipes").rglob("*.yaml"):
+        if not path.name.endswith(".study.yaml"):
+            sources = load_recipe(path).recipe.data.values()
+            commands |= {(source.make, Path(source.manifest)) for source in sources if source.make}
+    assert len(commands) > 10
+    for command in commands:
+        input_paths(*command)  # an error for what lbar data refuses
+
+
+def test_recipe_is_copied_under_a_new_name_and_no_file_is_overwritten(root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = printed(capsys, "recipes", "new", "mine")
+    assert "lbar check mine.yaml" in said
+    mine, clotho = load_recipe("mine.yaml").recipe, load_recipe(root / "recipes/clotho.yaml").recipe
+    assert mine == clotho.model_copy(update={"name": "mine"})
+    text = Path("mine.yaml").read_text()
+    assert "lbar run mine.yaml" in text
+    assert "recipes/clotho.yaml" not in text
+    assert "exists" in refused(capsys, "recipes", "new", "mine")
+    assert Path("mine.yaml").read_text() == text
+    printed(capsys, "recipes", "new", "easy", "--from", "honest")
+    assert load_recipe("easy.yaml").recipe.name == "easy", "the last part of a name is enough"
+    assert "baseline2022" in refused(capsys, "recipes", "new", "b", "--from", "x")
+    assert "small" in refused(capsys, "recipes", "new", "b", "--from", "small"), "several have this name"
+    assert "letters" in refused(capsys, "recipes", "new", "../b")
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("", "stages: "),
+        ("stages.optimizer", "lr: "),
+        ("stages.finetune.optimizer.lr", "lr: "),
+        ("stages.losses.0.same_clip", "same_clip: "),
+        ("model.audio.experts.NAME.weights", "weights: "),
+        ("rank.evaluation.edition", "edition: "),
+    ],
+)
+def test_settings_are_printed_with_their_comments(path, line, capsys):
+    text = printed(capsys, "keys", path)
+    assert [one for one in text.splitlines() if one.strip().startswith(line)]
+    assert "def " not in text
+
+
+def test_unknown_key_is_refused_with_a_similar_one(capsys):
+    assert "stages" in refused(capsys, "keys", "stagse.optimizer")
+    assert "optimizer" in refused(capsys, "keys", "stages.finetune.optimiser")
+    assert "optimizer" in refused(capsys, "keys", "stages.optimiser")
+    assert "rank" in refused(capsys, "keys", "xyzzy.1.2")

@@ -1,7 +1,4 @@
-"""What the system refuses: a command or an edit, the exit status, one word of the message, and nothing written.
-
-Mistakes with data and submissions: tests/test_mistakes.
-"""
+"""What the system refuses: a command or an edit, the exit status, one word of the message, and nothing written."""
 
 import json
 import shutil
@@ -67,12 +64,6 @@ COMMANDS = [
     ("serve run audio --port 0 --split test", "test"),
     ("serve run empty --port 0", "empty"),
     # recipes and studies
-    ("check typo.yaml", "batch_size"),
-    ("check kind.yaml", "transformer"),
-    ("check text_for_number.yaml", "epochs"),
-    ("check odd_split.yaml", "split"),
-    ("check tests.yaml", "test"),
-    ("check edition.yaml", "2021"),
     ("check no_seed.yaml", "seed"),
     ("check indented.yaml", "YAML"),
     ("check tab.yaml", "YAML"),
@@ -83,7 +74,6 @@ COMMANDS = [
     ("run wrong_key.study.yaml", "batchsize"),
     ("run wrong_recipe.study.yaml", "nowhere.yaml"),
     ("run indented.study.yaml", "YAML"),
-    ("run recipe.yaml --set stages.only.batch_size=many", "batch_size"),
     ("run recipe.yaml --set stages.only.batch_size", "key=value"),
     ("run recipe.yaml --set stages.no.batch_size=8", "stages.no"),
     ("serach run audio tone", "search"),
@@ -102,14 +92,12 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("line", "word"), COMMANDS)
 @pytest.mark.usefixtures("desk")
-def test_command_is_refused_in_one_line_and_nothing_is_written(
-    line: str, word: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_is_refused_in_one_line_and_nothing_is_written(line, word, capsys):
     assert word in refusal("system", line, capsys)
 
 
 @pytest.mark.usefixtures("desk")
-def test_check_fails_for_files_that_are_missing_and_too_few_items(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_fails_for_files_that_are_missing_and_too_few_items(capsys):
     missing = {"no_manifest": "nowhere.jsonl", "no_split": "train", "no_weights": "no.pth", "large_batch": "batch_size"}
     for name, word in missing.items():
         assert main(["check", f"{name}.yaml"]) == 1
@@ -117,8 +105,8 @@ def test_check_fails_for_files_that_are_missing_and_too_few_items(capsys: pytest
 
 
 def test_check_accepts_a_missing_manifest_that_the_recipe_makes(
-    desk: Path,  # noqa: F811
-) -> None:
+    desk,  # noqa: F811
+):
     text = (desk / "no_manifest.yaml").read_text()
     source = "{manifest: nowhere.jsonl, make: lbar data scenes x --seed 1, split: train}"
     text = text.replace("\n    manifest: nowhere.jsonl\n    split: development", f" {source}")
@@ -130,9 +118,6 @@ def test_check_accepts_a_missing_manifest_that_the_recipe_makes(
 
 CLIPS = [
     ("stages.only.batch_size=1", "batch_size"),
-    ("stages.only.batch_size=9.5", "integer"),
-    ("stages.only.epochs=yes", "integer"),
-    ("stages.only.optimizer.lr=-1e-4", "greater"),
     ("stages.only.batchsize=4", "batch_size"),
     ("stages.onyl.batch_size=4", "only"),
     ("batch_size=4", "stages"),
@@ -145,8 +130,6 @@ CLIPS = [
     ("rank.evaluation.x.y=1", "rank.evaluation"),
     ("seed", "key=value"),
     ("rank={", "YAML"),
-    ("seed=yes", "integer"),
-    ("name=Broken", "name"),
     (f"name={'a' * 300}", "100"),
     ("stages.only.unit=pair", "captions_per_clip"),
     ("stages.only.grad_cache_chunk=8", "batch_size"),
@@ -154,23 +137,18 @@ CLIPS = [
     ("stages.only.train.data=[evaluation]", "test"),
     ("stages.only.train.data=[train, train]", "twice"),
     ("stages.only.monitor.data=[evaluation]", "acknowledged"),
-    ("stages.only.monitor.metrics=[mAP@7]", "mAP@7"),
     ("stages.only.losses=[{kind: ranking, weight: 1, margin: 0.2, relax: cider}]", "relevance"),
     ("stages.only.losses=[{kind: two_state, weight: 1, per_frame: false}]", "moment"),
     ("stages.only.losses=[{kind: distill, weight: 1, teachers: [nobody], temperature: 0.1}]", "nobody"),
     ("stages.only.losses=[{kind: nt_xent, weight: 1, temperature: learned}]", "temperature"),
-    ("model.audio.heads=3", "heads"),
-    ("model.audio.dropout=1.5", "less"),
-    ("model.audio.experts.logmel.kind=logmell", "logmel"),
     ("model.audio.experts.logmel.kind=yamnet", "bands"),
     ("model.text.heads=5", "multiple"),
     ("model.score.kind=cosin", "cosine"),
     ("data.train.split=[evaluation]", "split"),
+    ("data.train.split=dev", "split"),
     ("stages.only.monitor.data=[validation, validation]", "twice"),
     ("rank.evaluation={kind: teachers, data: evaluation, of: [nobody], edition: 2022, csv: false}", "nobody"),
-    ("rank.evaluation.data=tset", "tset"),
     ("rank.evaluation.checkpoint=R@5", "R@5"),
-    ("rank.evaluation.edition=1999", "1999"),
     ("rank.mean={kind: mean, of: [evaluation], edition: 2022, csv: true}", "2"),
     ("rank.mean={kind: mean, of: [evaluation, other], edition: 2022, csv: true}", "other"),
 ]
@@ -265,14 +243,7 @@ BASES: list[tuple[Callable[..., dict[str, Any]], list[tuple[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("make", "change", "word"), [(make, *row) for make, rows in BASES for row in rows])
-def test_setting_that_does_not_fit_is_refused_with_its_key(
-    make: Callable[..., dict[str, Any]],
-    change: str,
-    word: str,
-    world: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_setting_that_does_not_fit_is_refused_with_its_key(make, change, word, world, tmp_path, capsys):
     path = tiny.write_recipe(tmp_path / "r.yaml", make(world, tmp_path))
     assert main(["check", str(path), "--set", change]) == 1
     said = capsys.readouterr().err
@@ -292,7 +263,7 @@ def test_setting_that_does_not_fit_is_refused_with_its_key(
         (b"stages: {a: 3}\nmodel: []\ndata: 7\nrank: {x: 1}\n", "stages.a"),
     ],
 )
-def test_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, word: str) -> None:
+def test_file_that_is_no_recipe_is_refused(tmp_path, content, word):
     (tmp_path / "bad.yaml").write_bytes(content)
     with pytest.raises(KitError, match=word):
         load_recipe(tmp_path / "bad.yaml")
@@ -305,14 +276,9 @@ def cut(name: str) -> Callable[[Path], object]:
     return lambda run: (run / name).write_bytes((run / name).read_bytes()[:1000])
 
 
-def unfinished(run: Path) -> None:
-    """The run as a kill in its second stage would leave it."""
-    (run / "result.json").unlink()
-    (run / "finetune/done.json").unlink()
-
-
 def cut_state(run: Path) -> None:
-    unfinished(run)
+    for name in ("result.json", "finetune/done.json"):
+        (run / name).unlink()
     cut("finetune/last.pt")(run)
 
 
@@ -332,7 +298,7 @@ def of_another_expert(run: Path) -> None:
 RUN, TRAIN = "run {recipe} --out {run}", "run {recipe} --out {run} --until training"
 SCORE = "rank {run} {world} --split evaluation --out s.npy"
 DAMAGED = [
-    ("another seed", lambda run: None, f"{TRAIN} --set seed=9", "settings"),
+    ("another seed", lambda run: None, f"{TRAIN} --set seed=9", "settings (seed)"),
     ("a state that was cut", cut_state, TRAIN, "last.pt"),
     ("weights that were cut", cut("finetune/e0003.safetensors"), SCORE, "e0003"),
     ("weights of another model", of_another_model, SCORE, "e0003"),
@@ -344,16 +310,8 @@ DAMAGED = [
 
 @pytest.mark.parametrize(("edit", "line", "word"), [row[1:] for row in DAMAGED], ids=[row[0] for row in DAMAGED])
 def test_damaged_run_is_refused_and_left_as_it_is(
-    edit: Callable[[Path], object],
-    line: str,
-    word: str,
-    unbroken: Path,
-    recipe: Path,
-    world: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    edit, line, word, unbroken, recipe, world, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     edit(shutil.copytree(unbroken, tmp_path / "run"))
     before = contents(tmp_path)
@@ -388,9 +346,7 @@ WORLDS = [
 
 
 @pytest.mark.parametrize(("edit", "word"), [row[1:] for row in WORLDS], ids=[row[0] for row in WORLDS])
-def test_data_that_do_not_fit_are_refused_before_training(
-    edit: Callable[[Path], object], word: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_that_do_not_fit_are_refused_before_training(edit, word, world, tmp_path, capsys):
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
     manifest.write_text(manifest.read_text().replace(str(world.parent), str(manifest.parent)))
     edit(manifest.parent)
@@ -399,7 +355,7 @@ def test_data_that_do_not_fit_are_refused_before_training(
     assert not list(tmp_path.rglob("*.pt"))
 
 
-def test_check_names_a_missing_audio_file(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_a_missing_audio_file(world, tmp_path, capsys):
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
     manifest.write_text(manifest.read_text().replace(str(world.parent), str(manifest.parent)))
     (manifest.parent / "evaluation/evaluation 007.wav").unlink()
@@ -408,9 +364,7 @@ def test_check_names_a_missing_audio_file(world: Path, tmp_path: Path, capsys: p
     assert "evaluation 007.wav" in capsys.readouterr().out
 
 
-def test_two_files_with_one_clip_id_are_refused(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_files_with_one_clip_id_are_refused(world, tmp_path, capsys):
     content = tiny.recipe(world, tmp_path)
     copy = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
     content["data"]["other"] = {"manifest": str(copy), "split": "development"}
@@ -418,7 +372,7 @@ def test_two_files_with_one_clip_id_are_refused(
     assert "id" in refusal("system", f"run --until features {path}", capsys)
 
 
-def test_resuming_with_other_data_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_with_other_data_is_refused(world, tmp_path, capsys):
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1)))
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -435,9 +389,7 @@ def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
     return tiny.write_recipe(folder / "r.yaml", content), content
 
 
-def test_manifest_that_another_command_made_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_manifest_that_another_command_made_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path, content = made_recipe(tmp_path)
     assert main(["run", "--until=features", str(path)]) == 0
@@ -446,7 +398,7 @@ def test_manifest_that_another_command_made_is_refused(
     assert "made" in refusal("system", f"run --until features {path}", capsys)
 
 
-def test_interrupt_while_a_manifest_is_made_ends_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_while_a_manifest_is_made_ends_the_verb(tmp_path, monkeypatch):
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
@@ -458,9 +410,7 @@ def test_interrupt_while_a_manifest_is_made_ends_the_verb(tmp_path: Path, monkey
 # --- machines: a full disk, full memory, numbers that overflow --------------------------------------------------------
 
 
-def test_full_disk_in_training_loses_nothing(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_in_training_loses_nothing(world, tmp_path, capsys, monkeypatch):
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     saved, calls = torch.save, []
 
@@ -480,9 +430,7 @@ def test_full_disk_in_training_loses_nothing(
     assert all(torch.equal(one[key], other[key]) for key in other)
 
 
-def test_full_gpu_memory_is_refused_with_the_batch_size(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_gpu_memory_is_refused_with_the_batch_size(world, tmp_path, capsys, monkeypatch):
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -491,7 +439,7 @@ def test_full_gpu_memory_is_refused_with_the_batch_size(
     assert "grad_cache_chunk" in refusal("system", f"run --until training {path} --out {tmp_path}/run", capsys)
 
 
-def test_infinite_loss_ends_training(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_infinite_loss_ends_training(world, tmp_path, capsys):
     stage = tiny.stage(max_grad_norm=None, epochs=40)
     stage["losses"][1]["weight"] = 1e38
     stage["losses"].append({"kind": "matching", "weight": 3e38})

@@ -19,7 +19,7 @@ from system.runs.overview import table_of_runs
 
 
 @pytest.fixture
-def runs(unbroken: Path, tmp_path: Path) -> Path:
+def runs(unbroken, tmp_path):
     """a: finished. b: stopped in its third epoch of three, its recipe changed by --set. c: damaged. d: not begun."""
     runs = tmp_path / "runs"
     for name in "abcd":
@@ -41,7 +41,7 @@ def listed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     return capsys.readouterr().out
 
 
-def test_verb_runs_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_runs_lists_every_run_and_sorts_them(runs, capsys):
     header, a, b, c, d = listed(capsys, runs).splitlines()
     assert header.split() == ["run", "state", "stage", "epoch", "validation", "by", "test", "of", "hours", "changes"]
     result = json.loads((runs / "a/result.json").read_text())["rank"]["evaluation"]
@@ -52,9 +52,15 @@ def test_verb_runs_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str
     assert c.split()[:2] == ["c", "damaged"]
     assert "resolved.json: not JSON" in c
     assert d.split() == ["d", "unfinished", *"--------"]
+    for name, value in (("a", 0.1), ("b", 0.7), ("d", 0.4)):
+        line = {"stage": "s", "epoch": 1, "seconds": value * 3600, "validation": {"mAP@10": value}}
+        (runs / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    for order, expected in (("validation", "bdac"), ("time", "bdac"), ("name", "abcd"), ("test", "abcd")):
+        lines = listed(capsys, runs, "--sort", order).splitlines()[1:]
+        assert "".join(line.split()[0] for line in lines) == expected, order
 
 
-def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> None:
+def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs):
     epochs = [json.loads(line) for line in (runs / "a/metrics.jsonl").read_text().splitlines()]
     for line, value in zip(epochs, [0.9] * (len(epochs) - 3) + [0.1, 0.3, 0.2], strict=True):
         line["validation"]["mAP@10"] = value
@@ -71,16 +77,7 @@ def test_verb_runs_shows_the_best_validation_of_the_last_stage(runs: Path) -> No
     assert (found.by, found.validation) == ("loss", 3.0), "the lower loss is the better one"
 
 
-def test_verb_runs_with_sort_lists_the_best_run_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value in (("a", 0.1), ("b", 0.7), ("d", 0.4)):
-        line = {"stage": "s", "epoch": 1, "seconds": value * 3600, "validation": {"mAP@10": value}}
-        (runs / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    for order, expected in (("validation", "bdac"), ("time", "bdac"), ("name", "abcd"), ("test", "abcd")):
-        lines = listed(capsys, runs, "--sort", order).splitlines()[1:]
-        assert "".join(line.split()[0] for line in lines) == expected, order
-
-
-def test_locked_run_is_listed_as_running(runs: Path) -> None:
+def test_locked_run_is_listed_as_running(runs):
     assert not is_locked(runs / "b/lock")
     with lock(runs / "b/lock", "busy"):
         assert is_locked(runs / "b/lock")
@@ -88,9 +85,7 @@ def test_locked_run_is_listed_as_running(runs: Path) -> None:
     assert table_of_runs(runs / "b").state.tolist() == ["unfinished"]
 
 
-def test_error_for_an_unfinished_run_gives_the_command_that_resumes_the_run(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_for_an_unfinished_run_gives_the_command_that_resumes_the_run(runs, monkeypatch, capsys):
     monkeypatch.chdir(runs)
     (runs / "b/finetune/done.json").unlink()
     for door, command in ((submission, ["report", "b"]), (main, ["export", "b", "--out", "x"])):
@@ -103,14 +98,12 @@ def test_error_for_an_unfinished_run_gives_the_command_that_resumes_the_run(
     assert (runs / "b/result.json").exists()
 
 
-def test_verb_runs_reports_an_empty_folder_and_refuses_a_missing_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verb_runs_reports_an_empty_folder_and_refuses_a_missing_folder(tmp_path, capsys):
     assert "no run yet" in listed(capsys, tmp_path)
     assert "such" in refused(capsys, "runs", tmp_path / "none")
 
 
-def test_runs_of_studies_are_listed_by_path(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_studies_are_listed_by_path(runs, capsys):
     shutil.copytree(runs / "a", runs / "margins/wide_s1")
     names = [line.split()[0] for line in listed(capsys, runs).splitlines()[1:]]
     assert names == ["a", "b", "c", "d", "margins/wide_s1"]
@@ -119,7 +112,7 @@ def test_runs_of_studies_are_listed_by_path(runs: Path, capsys: pytest.CaptureFi
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory, curves):
     """A run trained in a folder by relative paths alone, with a text model and its manifest gone since."""
     folder = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
@@ -140,9 +133,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 
 
-def test_run_opens_from_any_folder_without_its_manifests(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_opens_from_any_folder_without_its_manifests(project, tmp_path, monkeypatch, capsys):
     folder = Path(shutil.move(shutil.copytree(project, tmp_path / "copy"), tmp_path / "moved 😀"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

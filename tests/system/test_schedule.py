@@ -30,29 +30,23 @@ def losses_of(*values: float) -> list[dict[str, float]]:
     return [{"loss": value, "m1": -value} for value in values]
 
 
-def test_constant_and_cosine_schedules_match_hand_values() -> None:
+def test_constant_cosine_epoch_and_step_schedules_match_hand_values():
     constant = stage(schema.Schedule(kind="constant", warmup_steps=4))
     assert [rate_factor(constant, step, 10, []) for step in (0, 1, 3, 4, 9)] == [0.25, 0.5, 1.0, 1.0, 1.0]
     cosine = stage(schema.Schedule(kind="cosine", warmup_steps=2), epochs=2)
     found = [rate_factor(cosine, step, 5, []) for step in (0, 2, 6, 9)]
     assert found == pytest.approx([0.5, 1.0, 0.5, 0.5 * (1 + math.cos(math.pi * 7 / 8))])
-
-
-def test_epoch_schedule_with_two_epochs_of_warm_up_matches_hand_values() -> None:
-    """From 0.1 to 1 in two epochs of four steps, then to 0.2 in two."""
+    # From 0.1 to 1 in two epochs of four steps, then to 0.2 in two.
     rates = {"start_lr": 0.1, "floor_lr": 0.2, "warmup_epochs": 2, "until_epoch": 4}
     made = schema.EpochSchedule.model_validate({"kind": "epochs", "shape": "linear"} | rates)
     found = [rate_factor(stage(made), step, 4, []) for step in (0, 2, 4, 8, 10, 12, 16, 20)]
     assert found == pytest.approx([0.1, 0.325, 0.55, 1, 0.8, 0.6, 0.2, 0.2])
-
-
-def test_step_decay_matches_hand_values() -> None:
     decay = stage(schema.StepDecay(kind="step", every_epochs=20, factor=0.1), epochs=50)
     steps = [0, 20 * 7 - 1, 20 * 7, 40 * 7 - 1, 40 * 7]
     assert [rate_factor(decay, step, 7, []) for step in steps] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
 
 
-def test_plateau_schedule_matches_torch_scheduler() -> None:
+def test_plateau_schedule_matches_torch_scheduler():
     for seed in range(20):
         values = 1 + np.cumsum(np.random.default_rng(seed).normal(-0.002, 0.01, 80))
         settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], min_lr=1e-5)
@@ -67,22 +61,16 @@ def test_plateau_schedule_matches_torch_scheduler() -> None:
             theirs.step(values[epoch])
 
 
-def test_plateau_schedule_lowers_the_rate_if_a_maximised_metric_does_not_increase() -> None:
+def test_plateaus_lower_the_rate_and_stop_training():
     rising = stage(plateau(metric="m1", patience=0, threshold=0))
     assert rate_factor(rising, 0, 1, [{"m1": 0.1}, {"m1": 0.2}]) == 1
     assert rate_factor(rising, 0, 1, [{"m1": 0.2}, {"m1": 0.2}]) == pytest.approx(0.1)
-
-
-def test_early_stopping_counts_the_epochs_after_the_best_one() -> None:
     patience = schema.EarlyStopping(kind="early_stopping", metric="loss", epochs=2)
     assert not ends_early(None, losses_of(1, 1, 1, 1))
     assert not ends_early(patience, [])
     assert not ends_early(patience, losses_of(3, 1, 2))
     assert ends_early(patience, losses_of(3, 1, 2, 1))  # as good as the best is not better
     assert not ends_early(patience, losses_of(3, 1, 2, 0.5))
-
-
-def test_std_plateau_stop_uses_only_the_losses_of_the_last_epochs() -> None:
     steady = schema.StdPlateau(kind="std_plateau", metric="loss", epochs=3, deviation=0.1, at_least=5)
     assert not ends_early(steady, losses_of(1, 1, 1, 1))
     assert ends_early(steady, losses_of(9, 5, 1, 1.1, 0.9))  # deviation 0.082

@@ -14,18 +14,18 @@ from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from submission.ordering import ranked_columns
 from system.__main__ import main
-from system.retriever import Retriever, list_clips, load_model
+from system.retriever import list_clips, load_model
 
 TEXTS = ["A deep tone sounds.", "a shrill hum goes on"]
 
 
 @pytest.fixture(scope="module")
-def model(unbroken: Path) -> Retriever:
+def model(unbroken):
     return load_model(unbroken)
 
 
 @pytest.fixture
-def folder(world: Path, tmp_path: Path) -> Path:
+def folder(world, tmp_path):
     """Five tones, two of them in a subfolder, one broken file, a text, an .m4a, and a hidden file."""
     folder = tmp_path / "sounds"
     (folder / "more/deep").mkdir(parents=True)
@@ -46,8 +46,8 @@ def search(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str,
 
 
 def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
-    unbroken: Path, model: Retriever, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    unbroken, model, folder, tmp_path, capsys
+):
     captions = tmp_path / "captions.csv"
     captions.write_text("caption\n" + "\n".join(TEXTS) + "\n")
     out = tmp_path / "s.npy"
@@ -69,9 +69,7 @@ def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
     assert found[0][0].score == pytest.approx(first, abs=1e-6)
 
 
-def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(
-    unbroken: Path, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(unbroken, model, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder / "more")
     document = json.loads(search(capsys, unbroken, "../more/deep/../..", TEXTS[0], "--json")[1])
     shown = [clip["path"] for clip in document["queries"][0]["clips"]] + list(document["skipped"])
@@ -80,9 +78,7 @@ def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(
     assert [Path(clip.path) for clip in list_clips(["../0.wav"])] == [folder / "0.wav"]
 
 
-def test_query_of_unknown_words_alone_is_refused_and_unknown_words_are_named(
-    unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_query_of_unknown_words_alone_is_refused_and_unknown_words_are_named(unbroken, folder, capsys):
     assert "xylophone" in refused(capsys, "search", unbroken, folder, TEXTS[0], "xylophone")
     mixed = f"{TEXTS[0]} or Xylophone"
     status, output, _ = search(capsys, unbroken, folder, mixed)
@@ -93,9 +89,7 @@ def test_query_of_unknown_words_alone_is_refused_and_unknown_words_are_named(
     assert [query["unknown"] for query in document["queries"]] == [["or", "xylophone"], []]
 
 
-def test_embeddings_are_written_as_npz(
-    unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embeddings_are_written_as_npz(unbroken, model, world, tmp_path, capsys):
     clips = read_manifest(world)
     assert main(["embed", str(unbroken), str(world), "--out", str(tmp_path / "new/e.npz")]) == 0
     assert f"{len(clips)} clips, {5 * len(clips)} captions" in capsys.readouterr().out
@@ -111,7 +105,7 @@ def test_embeddings_are_written_as_npz(
     assert np.allclose(raw[: len(clips)], model.encode_audio(world, normalize=False), atol=1e-6)
 
 
-def test_python_interface_accepts_numpy_arrays_of_file_names_and_numpy_integers(model: Retriever, folder: Path) -> None:
+def test_python_interface_takes_lists_numpy_arrays_or_one_but_not_nothing(model, folder):
     paths = [str(folder / f"{number}.wav") for number in range(2)]
     expected = model.encode_audio(paths)
     for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
@@ -119,6 +113,17 @@ def test_python_interface_accepts_numpy_arrays_of_file_names_and_numpy_integers(
     assert model.search(TEXTS, folder, top=np.int64(2)) == model.search(TEXTS, folder, top=2)
     wave, rate = soundfile.read(paths[0])
     assert np.allclose(model.encode_audio(wave, rate=np.int64(rate)), expected[:1], atol=1e-4)
+    assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
+    assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
+    assert model.search(TEXTS[0], folder) == model.search([TEXTS[0]], folder)
+    no_text = "the list of texts is empty; give at least one text"
+    with pytest.raises(KitError, match=no_text):
+        model.encode_text([])
+    with pytest.raises(KitError, match=no_text):
+        model.search([], folder)
+    for call in (model.encode_audio, lambda files: model.search(TEXTS, files)):
+        with pytest.raises(KitError, match="manifest"):
+            call([])
 
 
 WAVE = np.zeros(1000)
@@ -135,13 +140,13 @@ ODD_CALLS = {
 
 
 @pytest.mark.parametrize("call", ODD_CALLS)
-def test_every_invalid_call_of_the_python_interface_raises_a_kit_error(call: str, model: Retriever) -> None:
+def test_every_invalid_call_of_the_python_interface_raises_a_kit_error(call, model):
     made, message = ODD_CALLS[call]
     with pytest.raises(KitError, match=message):
         made(model)
 
 
-def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp_path: Path) -> None:
+def test_python_errors_name_the_file_or_text(model, folder, tmp_path):
     with pytest.raises(DataError, match="such"):
         model.encode_audio([tmp_path / "none.wav"])
     with pytest.raises(KitError, match=r"broken\.wav"):
@@ -152,25 +157,8 @@ def test_python_errors_name_the_file_or_text(model: Retriever, folder: Path, tmp
         load_model(tmp_path)
 
 
-def test_texts_without_known_words_are_counted_in_a_warning(model: Retriever, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_without_known_words_are_counted_in_a_warning(model, caplog):
     model.encode_text(TEXTS)
     assert not caplog.messages
     model.encode_text([TEXTS[0], "zzz", ""])
     assert caplog.messages == ["the model knows no word of 2 texts, such as 'zzz'; such texts have equal embeddings"]
-
-
-def test_single_text_or_file_counts_as_a_list_of_one(model: Retriever, folder: Path) -> None:
-    assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
-    assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
-    assert model.search(TEXTS[0], folder) == model.search([TEXTS[0]], folder)
-
-
-def test_empty_lists_of_texts_or_files_are_refused(model: Retriever, folder: Path) -> None:
-    no_text = "the list of texts is empty; give at least one text"
-    with pytest.raises(KitError, match=no_text):
-        model.encode_text([])
-    with pytest.raises(KitError, match=no_text):
-        model.search([], folder)
-    for call in (model.encode_audio, lambda files: model.search(TEXTS, files)):
-        with pytest.raises(KitError, match="manifest"):
-            call([])

@@ -1,7 +1,6 @@
 """The encoder `segments`: cutting, pooling, training and evaluation, and the embeddings of the 2025 baseline."""
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +40,7 @@ def noise(*seconds: float) -> list[np.ndarray]:
     return [random.integers(-9000, 9000, round(one * 32_000)).astype(np.int16) for one in seconds]
 
 
-def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
+def test_clips_are_cut_into_segments_as_computed_by_hand():
     layers, seen = settings().network.layers(), []
 
     def network(waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -67,11 +66,8 @@ def test_clips_are_cut_into_segments_as_computed_by_hand() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("pooling", "expected"),
-    [("mean", [[2, 4], [5, 5]]), ("seconds", [[1.5, 3], [5, 5]])],
-)
-def test_pooling_of_segments_matches_hand_values(pooling: str, expected: list[list[float]]) -> None:
+@pytest.mark.parametrize(("pooling", "expected"), [("mean", [[2, 4], [5, 5]]), ("seconds", [[1.5, 3], [5, 5]])])
+def test_pooling_of_segments_matches_hand_values(pooling, expected):
     made = settings(pooling=pooling).build(4)
     vectors = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]])
     made.size = 300
@@ -79,7 +75,7 @@ def test_pooling_of_segments_matches_hand_values(pooling: str, expected: list[li
     assert torch.allclose(torch.stack(found), torch.tensor(expected, dtype=torch.float32))
 
 
-def test_mean_of_segments_matches_the_original_code(goldens: Path) -> None:
+def test_mean_of_segments_matches_the_original_code(goldens):
     content, made = dict(np.load(goldens / "losses_2025.npz")), settings().build(4)
     for values, seconds, *expected in zip(
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
@@ -95,7 +91,7 @@ def test_mean_of_segments_matches_the_original_code(goldens: Path) -> None:
 @pytest.mark.parametrize("segment_seconds", [1, None])
 @pytest.mark.parametrize("output", ["clip", "frames"])
 @torch.inference_mode()
-def test_an_embedding_is_the_same_alone_and_in_a_batch(segment_seconds: float | None, output: str) -> None:
+def test_an_embedding_is_the_same_alone_and_in_a_batch(segment_seconds, output):
     made = settings({"segment_seconds": segment_seconds, "output": output}).build(8).eval()
     clips = noise(2.5, 0.05, 1)
     together = made(batch_of(*clips))
@@ -107,17 +103,16 @@ def test_an_embedding_is_the_same_alone_and_in_a_batch(segment_seconds: float | 
 
 
 @torch.inference_mode()
-def test_frames_of_the_segments_are_joined() -> None:
+def test_frames_of_the_segments_are_joined():
     made = settings({"output": "frames"}, head="none").build(384).eval()
     clip = noise(2.5)[0]
     found = made(batch_of(clip))
-    assert found.lengths is not None
     assert found.lengths.tolist() == [4 + 4 + 2]
     second = made(batch_of(clip[32_000:64_000])).values[0]
     assert relative(found.values[0, 4:8], second) < 1e-5
 
 
-def test_a_frozen_network_has_no_random_changes_in_training() -> None:
+def test_frozen_networks_have_no_random_changes_and_wrong_sizes_are_named():
     audio = batch_of(*noise(1.2))
     made = settings({"weights": "x.pt", "edge_jitter": True}, trainable=False).build(4).train()
     assert torch.equal(made(audio).values, made(audio).values)
@@ -125,11 +120,13 @@ def test_a_frozen_network_has_no_random_changes_in_training() -> None:
     trained = settings({"edge_jitter": True}).build(4).train()
     assert not torch.equal(trained(audio).values, trained(audio).values)
     assert trained(audio).values.requires_grad
+    with pytest.raises(KitError, match="head"):
+        settings(head="none").build(12)
 
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_embeddings_match_the_2025_baseline(goldens: Path) -> None:
+def test_embeddings_match_the_2025_baseline(goldens):
     golden = dict(np.load(goldens / "passt.npz"))
     network = {"kind": "passt", "network": "s16", "segment_seconds": 10, "output": "clip"}
     values = {"kind": "segments", "network": network | filled.files("passt"), "trainable": True, "max_seconds": 30}
@@ -145,12 +142,7 @@ def test_embeddings_match_the_2025_baseline(goldens: Path) -> None:
     assert relative(embedded, golden["d25_audio_embeddings"]) < 2e-5
 
 
-def test_sizes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(KitError, match="head"):
-        settings(head="none").build(12)
-
-
-def test_stripes_mask_columns_and_bands_of_every_clip_at_random() -> None:
+def test_stripes_mask_columns_and_bands_of_every_clip_at_random():
     settings = Stripes(time=2, time_width=64, bands=2, band_width=8)
     columns = torch.ones(400, 1, 64, 200)
     silent = (settings.mask(columns, 0.0) == 0)[:, 0]

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,17 +38,14 @@ def batch_of(scores: Any, clips: list[int] | None = None, scale: float = 10.0, b
     )
 
 
-def test_sigmoid_loss_matches_hand_values() -> None:
-    """Scale 2 and bias -1: logits 1 and -1 on the diagonal, -1 and 0 elsewhere."""
+def test_sigmoid_loss_matches_hand_values_and_a_loop_over_its_definition():
+    # Scale 2 and bias -1: logits 1 and -1 on the diagonal, -1 and 0 elsewhere.
     found = SIGMOID.value(batch_of([[1.0, 0.0], [0.5, 0.0]], scale=2.0, bias=-1.0)).item()
     matching = math.log(1 + math.exp(-1)) + math.log(1 + math.exp(1))
     others = math.log(1 + math.exp(-1)) + math.log(2)
     assert found == pytest.approx((matching + others) / 2)
     assert SIGMOID.value(batch_of(np.eye(3))).item() < 0.7
     assert SIGMOID.learned == {"sigmoid_log_scale": pytest.approx(math.log(10)), "sigmoid_bias": -10.0}
-
-
-def test_sigmoid_loss_matches_a_loop_over_its_definition() -> None:
     scores, clips = np.random.default_rng(0).uniform(-1, 1, (6, 6)), [0, 1, 0, 2, 3, 1]
     total = 0.0
     for i in range(6):
@@ -78,7 +74,7 @@ def slow_hard_negative(scores: np.ndarray, clips: list[int], t: float, beta: flo
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.25, 1.0])
-def test_hard_negative_loss_matches_a_loop_over_its_equation(beta: float) -> None:
+def test_hard_negative_loss_matches_a_loop_over_its_equation(beta):
     scores = np.random.default_rng(1).uniform(-1, 1, (7, 7))
     for clips in (list(range(7)), [0, 1, 0, 2, 3, 1, 0]):
         term = HardNegativeNce(kind="hard_negative_nce", weight=1, temperature=0.1, beta=beta)
@@ -91,7 +87,7 @@ def test_hard_negative_loss_matches_a_loop_over_its_equation(beta: float) -> Non
 
 
 @pytest.mark.parametrize("term", [SIGMOID, HARD])
-def test_sigmoid_loss_gradients_match_finite_differences_and_are_finite_without_negatives(term: Any) -> None:
+def test_sigmoid_loss_gradients_match_finite_differences_and_are_finite_without_negatives(term):
     clips = [0, 1, 0, 2]
 
     def loss(scores: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -109,25 +105,21 @@ def test_sigmoid_loss_gradients_match_finite_differences_and_are_finite_without_
         if isinstance(term, HardNegativeNce):
             assert value.item() == pytest.approx(0, abs=1e-9), "without negatives"
         value.backward()
-        assert scores.grad is not None
         assert scores.grad.isfinite().all()
 
 
-def test_hard_negatives_have_larger_gradients_with_a_larger_beta() -> None:
+def test_hard_negatives_have_larger_gradients_with_a_larger_beta():
     scores = torch.tensor([[0.5, 0.4, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5]], dtype=torch.float64)
     shares = []
     for beta in (0.0, 1.0):
         leaf = scores.clone().requires_grad_()
         term = HardNegativeNce(kind="hard_negative_nce", weight=1, temperature=0.2, beta=beta)
         term.value(batch_of(leaf)).backward()
-        assert leaf.grad is not None
         shares.append(float(leaf.grad[0, 1] / leaf.grad[0, 2]))
     assert shares[1] > 2 * shares[0] > 0
 
 
-def test_learned_parameters_of_the_loss_are_trained_saved_and_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learned_parameters_of_the_loss_are_trained_saved_and_resumed(tmp_path, monkeypatch):
     import augmented
     from outcomes import digest
 

@@ -54,7 +54,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(tmp_path_factory):
     return World(tmp_path_factory.mktemp("step"))
 
 
@@ -67,7 +67,7 @@ def scaler() -> torch.amp.GradScaler:
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 24, 99])
-def test_gradients_with_grad_cache_match_those_without_it(world: World, at_once: int) -> None:
+def test_gradients_with_grad_cache_match_those_without_it(world, at_once):
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]
     plain, cached = world.model(0.0), world.model(0.0)
@@ -81,7 +81,7 @@ def test_gradients_with_grad_cache_match_those_without_it(world: World, at_once:
     assert len(grads(cached)) == len(grads(plain)) == sum(p.numel() for p in plain.parameters())
 
 
-def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
+def test_cached_gradients_repeat_the_same_dropout(world):
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": 5})
     one, other = world.model(0.3), world.model(0.3)
@@ -97,7 +97,7 @@ def test_cached_gradients_repeat_the_same_dropout(world: World) -> None:
     assert (grads(one) - grads(another)).abs().max() > 1e-3 * grads(one).abs().max(), "dropout had no part in it"
 
 
-def test_grad_cache_chunks_contain_every_clip_and_caption_once_in_order(world: World) -> None:
+def test_grad_cache_chunks_contain_every_clip_and_caption_once_in_order(world):
     batch = collate(world.items, world.features)
     model = world.model(0.0).eval()
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_grad_cache_chunks_contain_every_clip_and_caption_once_in_order(world: W
             assert sorted(row for chunk in chunks for row in chunk.rows) == list(range(len(whole.values)))
 
 
-def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
+def test_gradient_cache_works_with_a_frozen_encoder(world):
     batch = collate(world.items, world.features, world.relevance)
     plain, cached = world.model(0.0), world.model(0.0)
     for model in (plain, cached):
@@ -122,7 +122,7 @@ def test_gradient_cache_works_with_a_frozen_encoder(world: World) -> None:
     assert all(p.grad is None for p in cached.text.parameters())
 
 
-def test_training_step_returns_a_nan_loss_with_and_without_grad_cache(world: World) -> None:
+def test_training_step_returns_a_nan_loss_with_and_without_grad_cache(world):
     batch = collate(world.items, world.features, world.relevance)
     broken = replace(batch, margin_factors=torch.full_like(batch.margin_factors, torch.nan))  # type: ignore[arg-type]
     for at_once in (None, 4):
@@ -131,9 +131,8 @@ def test_training_step_returns_a_nan_loss_with_and_without_grad_cache(world: Wor
         assert np.isnan(read_numbers(add_gradients(model, broken, stage, "float32", scaler()))["loss"])
 
 
-def test_batch_contains_the_margin_factors_of_its_captions(world: World) -> None:
+def test_margin_factors_of_a_batch_have_candidates_in_rows_and_references_in_columns(world):
     batch = collate(world.items, world.features, world.relevance)
-    assert batch.margin_factors is not None
     assert batch.margin_factors.shape == (24, 24)
     i, j = 3, 11
     candidates, references = world.items[i].captions, world.items[j].captions
@@ -143,8 +142,6 @@ def test_batch_contains_the_margin_factors_of_its_captions(world: World) -> None
     assert len(set(batch.margin_factors.flatten().tolist())) > 3, "no pair of the batch is relaxed"
     assert collate(world.items, world.features).margin_factors is None
 
-
-def test_margin_factors_have_candidates_in_rows_and_references_in_columns(world: World) -> None:
     class Known:
         def cider_of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
             assert captions == [caption for item in world.items for caption in item.captions]
@@ -155,7 +152,6 @@ def test_margin_factors_have_candidates_in_rows_and_references_in_columns(world:
             return c / 1000
 
     batch = collate(world.items, world.features, Known())  # type: ignore[arg-type]
-    assert batch.margin_factors is not None
     assert batch.margin_factors[3, 11].item() == pytest.approx((3 * 24 + 11) / 1000)
 
 
@@ -171,7 +167,7 @@ def batches(world: World, sampler: Sampler, count: int, **more: Any) -> list[Any
         return [next(found) for _ in range(count)]
 
 
-def test_batch_of_a_step_is_the_same_from_any_first_step(world: World) -> None:
+def test_batch_of_a_step_is_the_same_from_any_first_step(world):
     whole, resumed = (batches(world, sampler(world), n, relevance=world.relevance, step=4 - n) for n in (4, 2))
     for one, other in zip(whole[2:], resumed, strict=True):
         assert one.clip_keys == other.clip_keys
@@ -183,16 +179,14 @@ def test_batch_of_a_step_is_the_same_from_any_first_step(world: World) -> None:
     assert whole[2].captions == expected.captions
 
 
-def test_errors_of_the_thread_that_reads_batches_are_raised(world: World) -> None:
+def test_errors_of_the_thread_that_reads_batches_are_raised(world):
     broken = Features(world.features.banks, {})
     with closing(read_batches(sampler(world), broken, None, CPU)) as found, pytest.raises(KeyError):
         next(found)
 
 
 @pytest.mark.parametrize("at_once", [None, 5])
-def test_scores_are_float32_for_any_embedding_dtype(
-    world: World, at_once: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_float32_for_any_embedding_dtype(world, at_once, monkeypatch):
     """Embeddings of 16 bits, leaves of the cache too, are widened before they are compared."""
     seen: set[torch.dtype] = set()
     model = world.model(0.0)

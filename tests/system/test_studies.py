@@ -31,9 +31,7 @@ def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:
     return tiny.write_recipe(tmp_path / "margins.study.yaml", content)
 
 
-def test_study_runs_every_cell_once_and_writes_mean_and_deviation_over_seeds(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_study_runs_every_cell_once_and_writes_mean_and_deviation_over_seeds(world, tmp_path, capsys):
     content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=2))
     study = write_study(tmp_path, tiny.write_recipe(tmp_path / "r.yaml", content))
     command = ["run", str(study), "--runs", str(tmp_path / "runs")]
@@ -72,7 +70,7 @@ HIT, MISS = [[0.9, 0.1], [0.1, 0.9]], [[0.1, 0.9], [0.9, 0.1]]  # of captions of
 MIXED = [[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.6, 0.5]]
 
 
-def test_study_table_matches_hand_values(recipe: Path, unbroken: Path, tmp_path: Path) -> None:
+def test_study_table_matches_hand_values(recipe, unbroken, tmp_path):
     columns = ["T2A R@1", "T2A mAP@10", "T2A mAP", "A2T HR@1", "A2T R@1", "A2T pooled R@1", "A2T mAP"]
     published = {"source": "a paper", "cells": {"right": [70.5, None, 3, *[None] * 4]}}
     cells: dict[str, Any] = {"mixed_up": {}, "right": {}}
@@ -105,7 +103,7 @@ def test_study_table_matches_hand_values(recipe: Path, unbroken: Path, tmp_path:
     assert r"\textbf{75.0 $\pm$ 35.4}" in lines[5]
 
 
-def test_study_table_shows_the_validation_of_the_ranked_checkpoint(world: Path, tmp_path: Path) -> None:
+def test_study_table_shows_the_validation_of_the_ranked_checkpoint(world, tmp_path):
     metrics = [("a", 0.0, 0.9), ("b", 3.0, 0.2), ("b", 1.0, 0.4), ("b", 2.0, 0.1)]
     lines = [
         EpochLine(stage=stage, epoch=1, seconds=1.0, validation={"loss": loss, "m1": value})
@@ -124,7 +122,7 @@ def test_study_table_shows_the_validation_of_the_ranked_checkpoint(world: Path, 
     assert of("m1") == {"validation m1 (test split)": 0.4}
 
 
-def test_remaining_time_is_estimated_from_finished_runs(tmp_path: Path, unbroken: Path) -> None:
+def test_remaining_time_is_estimated_from_finished_runs(tmp_path, unbroken):
     folders = [tmp_path / name for name in ("a", "b", "c", "d", "e")]
     assert describe_progress(folders) == "0 of 5 runs done"
     for folder, seconds, training in ((folders[0], 3600.0, 60.0), (folders[3], 60.0, 7200.0)):
@@ -135,7 +133,7 @@ def test_remaining_time_is_estimated_from_finished_runs(tmp_path: Path, unbroken
 
 
 @pytest.mark.slow
-def test_killed_study_resumes_and_gives_the_same_tables(world: Path, tmp_path: Path, root: Path) -> None:
+def test_killed_study_resumes_and_gives_the_same_tables(world, tmp_path, root):
     study = write_study(tmp_path, tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path)))
     assert main(["run", str(study), "--runs", str(tmp_path / "unbroken")]) == 0
     folder = tmp_path / "killed/margins"
@@ -151,9 +149,7 @@ def test_killed_study_resumes_and_gives_the_same_tables(world: Path, tmp_path: P
         assert (folder / table).read_bytes() == (tmp_path / "unbroken/margins" / table).read_bytes()
 
 
-def test_check_of_a_study_names_the_verb_that_runs_it(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_of_a_study_names_the_verb_that_runs_it(world, tmp_path, capsys):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     assert "lbar run" in refused(capsys, "check", write_study(tmp_path, recipe))
 
@@ -167,8 +163,6 @@ def test_check_of_a_study_names_the_verb_that_runs_it(
         ({"published": {"source": "x", "cells": {"b": [0.5] * 8}}}, "no cell b"),
     ],
 )
-def test_mistakes_of_a_study_are_refused_before_it_runs(
-    changes: dict[str, Any], word: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_of_a_study_are_refused_before_it_runs(changes, word, world, tmp_path, capsys):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     assert word in refused(capsys, "run", write_study(tmp_path, recipe, **({"cells": {"a": {}}} | changes)))

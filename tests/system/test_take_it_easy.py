@@ -43,14 +43,14 @@ def schedule(world: Path, folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(world, tmp_path_factory, curves):
     folder = tmp_path_factory.mktemp("schedule")
     recipe = tiny.write_recipe(folder / "r.yaml", schedule(world, folder))
     assert main(["run", str(recipe), "--out", str(folder / "run")]) == 0
     return folder / "run"
 
 
-def test_three_checkpoints_and_the_mean_of_their_scores_are_ranked(done: Path) -> None:
+def test_relaxed_run_logs_violations_and_ranks_three_checkpoints_and_their_mean(done):
     ranked = json.loads((done / "result.json").read_text())["rank"]
     assert list(ranked) == ["by_loss", "by_m1", "by_m2", "mean"]
     parts = [read_scores(done / f"scores/{name}.npy").values for name in list(ranked)[:3]]
@@ -61,9 +61,6 @@ def test_three_checkpoints_and_the_mean_of_their_scores_are_ranked(done: Path) -
     assert all((done / f"submission/{name}.csv").exists() for name in ranked)
     for metric in ("loss", "m1", "m2"):
         assert f"best {metric}" in ranked[f"by_{metric}"]["checkpoint"]
-
-
-def test_relaxed_run_logs_and_draws_margin_violations(done: Path) -> None:
     for line in lines(done):
         assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} <= set(line)
         assert 0 <= line["violations_relaxed"] <= line["violations"] <= 1
@@ -71,11 +68,14 @@ def test_relaxed_run_logs_and_draws_margin_violations(done: Path) -> None:
     drawn = {path.name for path in (done / "figures").iterdir()}
     assert drawn == {"loss.svg", "violations.svg", "similarity.svg", "accuracy.svg", "spread.svg"}
     assert all("<svg" in path.read_text()[:400] for path in (done / "figures").iterdir())
+    one = read_scores(done / "scores/by_loss.npy")
+    other = type(one)(**{**vars(one), "query_ids": one.query_ids[::-1]})
+    with pytest.raises(SubmissionError, match="b and a have different query ids"):
+        blend({"a": one, "b": other})
+    assert np.array_equal(blend({"a": one, "b": one}).values, one.values)
 
 
-def test_relaxing_margins_by_relevance_lowers_training_and_validation_loss(
-    done: Path, world: Path, tmp_path: Path
-) -> None:
+def test_relaxing_margins_by_relevance_lowers_training_and_validation_loss(done, world, tmp_path):
     content = schedule(world, tmp_path)
     for stage in content["stages"].values():
         stage["losses"] = [tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]
@@ -87,7 +87,7 @@ def test_relaxing_margins_by_relevance_lowers_training_and_validation_loss(
 
 
 @pytest.mark.slow
-def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
+def test_training_with_cached_gradients_gives_the_same_model(done, world, tmp_path):
     changed = schedule(world, tmp_path, grad_cache_chunk=3)
     plain = schedule(world, tmp_path)
     for content in (changed, plain):
@@ -101,9 +101,7 @@ def test_training_with_cached_gradients_gives_the_same_model(done: Path, world: 
 
 
 @pytest.mark.slow
-def test_resumed_run_of_the_recipe_named_take_it_easy_equals_an_uninterrupted_run_exactly(
-    world: Path, tmp_path: Path, root: Path
-) -> None:
+def test_resumed_run_of_the_recipe_named_take_it_easy_equals_an_uninterrupted_run_exactly(world, tmp_path, root):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, grad_cache_chunk=3))
     unbroken, run = tmp_path / "unbroken", tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
@@ -119,7 +117,7 @@ def test_resumed_run_of_the_recipe_named_take_it_easy_equals_an_uninterrupted_ru
         assert np.array_equal(own, other)
 
 
-def test_expert_that_is_set_to_null_is_left_out_of_the_model(world: Path, tmp_path: Path) -> None:
+def test_expert_that_is_set_to_null_is_left_out_of_the_model(world, tmp_path):
     content = schedule(world, tmp_path)
     content["model"]["audio"]["experts"]["second"] = content["model"]["audio"]["experts"]["logmel"] | {"bands": 16}
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
@@ -132,18 +130,10 @@ def test_expert_that_is_set_to_null_is_left_out_of_the_model(world: Path, tmp_pa
         load_recipe(path, ["model.audio.experts.logmel=null", "model.audio.experts.second=null"])
 
 
-def test_mean_of_scores_for_different_queries_is_refused(done: Path) -> None:
-    one = read_scores(done / "scores/by_loss.npy")
-    other = type(one)(**{**vars(one), "query_ids": one.query_ids[::-1]})
-    with pytest.raises(SubmissionError, match="b and a have different query ids"):
-        blend({"a": one, "b": other})
-    assert np.array_equal(blend({"a": one, "b": one}).values, one.values)
-
-
 # the shipped recipes
 
 
-def test_recipe_named_honest_neither_trains_nor_validates_on_the_evaluation_split(root: Path) -> None:
+def test_recipe_named_honest_neither_trains_nor_validates_on_the_evaluation_split(root):
     paper = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
     honest = load_recipe(root / "recipes/take_it_easy/honest.yaml").recipe
     for stage in honest.stages.values():
@@ -155,7 +145,7 @@ def test_recipe_named_honest_neither_trains_nor_validates_on_the_evaluation_spli
     assert paper.relevance == honest.relevance
 
 
-def test_ablation_cells_of_the_recipe_named_take_it_easy_change_only_the_named_settings(root: Path) -> None:
+def test_ablation_cells_of_the_recipe_named_take_it_easy_change_only_the_named_settings(root):
     _, cells = load_study(root / "recipes/take_it_easy/ablations.study.yaml", [])
     recipes = {cell: loaded.recipe for (cell, seed), loaded in cells.items() if seed == 1}
     assert len(recipes) == 14
@@ -175,7 +165,7 @@ def test_ablation_cells_of_the_recipe_named_take_it_easy_change_only_the_named_s
         assert len(recipe.model.audio.experts) == (3 if cell.startswith("without") else 4)
 
 
-def test_hold_out_moves_a_share_of_development_to_validation(world: Path) -> None:
+def test_hold_out_moves_a_share_of_development_to_validation(world):
     from data_tools.manifest import read_manifest
 
     clips = [clip for clip in read_manifest(world) if clip.split != "validation"]

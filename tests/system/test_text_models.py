@@ -23,7 +23,7 @@ TEXT = "A Café dog barks, then a deep tone sounds"
 
 
 @pytest.fixture(scope="module")
-def minilm() -> Path:
+def minilm():
     return minilm_folder()
 
 
@@ -85,7 +85,7 @@ IDENTITIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", IDENTITIES)
-def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: Path) -> None:
+def test_every_file_of_a_model_folder_changes_its_identity(kind, tmp_path):
     make, identity = IDENTITIES[kind]
     folder = make(tmp_path / "model")
     before = identity(folder)
@@ -102,9 +102,7 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind: str, tmp_path: 
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
-def test_trainable_text_model_puts_its_default_prompt_before_texts(
-    include_prompt: bool, minilm: Path, tmp_path: Path
-) -> None:
+def test_trainable_text_model_puts_its_default_prompt_before_texts(include_prompt, minilm, tmp_path):
     folder = Path(shutil.copytree(minilm, tmp_path / "prompted"))
     prompts = {"prompts": {"query": "query: Represent this sound: "}, "default_prompt_name": "query"}
     edit(folder / "config_sentence_transformers.json", **prompts)
@@ -123,7 +121,7 @@ POSITIONS |= {"RobertaPreLayerNorm": 68, "Electra": 70, "DebertaV2": 70}
 
 
 @pytest.mark.parametrize("model", first_quick(POSITIONS, 3))
-def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model: str, tmp_path: Path) -> None:
+def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model, tmp_path):
     import transformers as hf
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -169,9 +167,7 @@ def language_model(kind: str, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("kind", "trainable"), first_quick(product(("gpt2", "t5", "qwen3", "mistral"), (True, False)), 3)
 )
-def test_last_token_and_mean_token_pooling_of_language_models_match_transformers(
-    kind: str, tmp_path: Path, trainable: bool
-) -> None:
+def test_last_token_and_mean_token_pooling_of_language_models_match_transformers(kind, tmp_path, trainable):
     import transformers as hf
 
     folder, texts = language_model(kind, tmp_path / "m"), ["a dog barks, then a deep tone", "a tone", "barks"]
@@ -214,7 +210,7 @@ def static_folder(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["static", "word vectors", "bag of words"])
-def test_static_text_models_match_the_library(kind: str, tmp_path: Path) -> None:
+def test_static_text_models_match_the_library(kind, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     folder = static_folder(kind, tmp_path / "model")
@@ -230,7 +226,7 @@ def test_static_text_models_match_the_library(kind: str, tmp_path: Path) -> None
     assert torch.allclose(again(texts).values, expected, atol=1e-6)
 
 
-def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
+def test_text_model_in_bfloat16_is_computed_in_float32(minilm, tmp_path):
     model = load_sentence_transformer(str(minilm), "cpu")
     expected = embed([TEXT], str(minilm), tmp_path / "vectors")
     model.to(torch.bfloat16).save(str(tmp_path / "half"))
@@ -239,9 +235,7 @@ def test_text_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: P
     assert float((found * expected).sum()) > 0.999  # both of unit length
 
 
-def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(published, "AT_ONCE", 4)
     monkeypatch.setattr("data_tools.cli.PROGRESS_SECONDS", 0.0)
     caplog.set_level(logging.INFO)

@@ -20,7 +20,7 @@ Told = dict[str, list[tuple[int, float]]]  # by name, the steps and values in or
 
 
 @pytest.fixture
-def recipe(world: Path, tmp_path: Path) -> Path:
+def recipe(world, tmp_path):
     stages = {name: stage | {"save_minutes": None} for name, stage in tiny.two_stages().items()}
     return tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages) | {"rank": {}})
 
@@ -61,9 +61,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path, epochs
         assert main(["run", str(recipe), "--out", str(run), "--track", track]) == 130
 
 
-def test_tensorboard_has_all_metrics_once_after_a_resume(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_has_all_metrics_once_after_a_resume(recipe, tmp_path, monkeypatch):
     run = tmp_path / "run"
     interrupted(monkeypatch, recipe, run, 2, "tensorboard")
     assert main(["run", str(recipe), "--out", str(run), "--track", "tensorboard"]) == 0
@@ -78,15 +76,21 @@ def test_tensorboard_has_all_metrics_once_after_a_resume(
     )
 
 
-def test_metrics_without_steps_are_tracked_by_epoch() -> None:
+def test_metrics_without_steps_and_resumed_ones_are_tracked_once(recipe, tmp_path, server, monkeypatch):
     lines = [EpochLine(stage="only", epoch=n, seconds=1.0, loss=0.5) for n in (1, 2)]
     assert list(metrics_by_step(lines)) == [
         (n, {"epoch": n, "only/seconds": 1.0, "only/loss": 0.5}) for n in (1, 2)
     ]  # fmt: skip
+    run = tmp_path / "run"
+    interrupted(monkeypatch, recipe, run, 3, "wandb")
+    for _ in range(2):  # resumed; then finished
+        assert main(["run", str(recipe), "--out", str(run), "--track", "wandb"]) == 0
+    (told,) = server.values()
+    assert told == list(metrics_by_step(read_metrics(run / "metrics.jsonl", "")))
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[int, dict[str, float]]]]:
+def server(monkeypatch):
     """A stand-in for W&B: the figures of each run."""
     runs: dict[str, list[tuple[int, dict[str, float]]]] = {}
     module: Any = ModuleType("wandb")
@@ -103,20 +107,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[int, dict[st
     return runs
 
 
-def test_wandb_gets_every_step_once_after_a_resume(
-    recipe: Path, tmp_path: Path, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    interrupted(monkeypatch, recipe, run, 3, "wandb")
-    for _ in range(2):  # resumed; then finished
-        assert main(["run", str(recipe), "--out", str(run), "--track", "wandb"]) == 0
-    (told,) = server.values()
-    assert told == list(metrics_by_step(read_metrics(run / "metrics.jsonl", "")))
-
-
-def test_failing_tracker_does_not_end_training(
-    recipe: Path, tmp_path: Path, server: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_tracker_does_not_end_training(recipe, tmp_path, server, monkeypatch, caplog):
     def lost(values: dict[str, float], step: int) -> None:
         raise OSError("no route")
 
@@ -125,16 +116,14 @@ def test_failing_tracker_does_not_end_training(
     assert caplog.text.count("no route") == 1
 
 
-def test_missing_tracker_package_is_refused_at_the_start(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_tracker_package_is_refused_at_the_start(recipe, monkeypatch, capsys):
     monkeypatch.setattr("system.training.tracking.find_spec", lambda name: None)
     for name, status, word in (("wandb", 1, "installed"), ("board", 2, "tensorboard")):
         assert main(["run", str(recipe), "--track", name]) == status
         assert word in capsys.readouterr().err
 
 
-def test_profile_writes_a_trace_of_some_steps_of_each_stage(recipe: Path, tmp_path: Path) -> None:
+def test_profile_writes_a_trace_of_some_steps_of_each_stage(recipe, tmp_path):
     run = tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(run), "--until", "training", "--profile", "2"]) == 0
     for stage in ("pretrain", "finetune"):

