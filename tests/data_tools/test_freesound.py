@@ -1,6 +1,7 @@
 """A crawl stores exactly the readable sounds, whatever happens, within the limits, and keeps its key."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ def test_dry_run_asks_for_one_block_and_stores_nothing(tmp_path, capsys):
     with served(Sandbox(700)) as server:
         assert crawl(tmp_path / "s.sqlite", "--dry-run") == 0
         assert len(server.seen) == 2
-    assert "of 150" in capsys.readouterr().out
+    assert int(re.findall(r"(\d+) of 150 are sounds", capsys.readouterr().out)[0]) > 100
     assert not list(tmp_path.iterdir())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from pdf import PDF
-from ranked import NAMES, TEXTS, small_matrix
+from ranked import NAMES, TEXTS, small_matrix, table
 from recorded_run import about, change, write_found, write_moments_run, write_run
 
 from submission.__main__ import main
@@ -107,6 +107,15 @@ def test_meta_yaml_by_hand(here):
     }  # fmt: skip
     rounded = {name.replace("@", ""): round(value, 4) for name, value in values.items()}
     assert meta["results"] == {"development_testing": rounded}
+
+
+def test_figures_of_a_package_are_of_the_annotated_queries(here):
+    matrix = read_scores(Path("run1/scores/best.npy"))
+    found = NAMES[int(matrix.values[0].argmax())]
+    Path("a.csv").write_bytes(table([["query", "audio_filenames"], [matrix.query_texts[0], repr([found])]]))
+    assert packed("run1:best", edition="2025", content=about(1, annotations="a.csv")) == 0
+    meta = yaml.safe_load(members()["de-la-Cruz_U-X_task6_1.meta.yaml"])
+    assert meta["results"] == {"development_testing": dict.fromkeys(("R1", "R5", "R10", "mAP16", "mAP10"), 1.0)}
 
 
 def test_frozen_networks_count_once_and_addresses_are_listed(here):
