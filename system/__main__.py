@@ -217,7 +217,7 @@ def search(
 
     clips = list_clips(audio, split)
     retriever = load_model(model, device, cache, changes)
-    print_found(retriever, retriever.open(clips), queries, top, as_json)
+    print_found(retriever, clips, queries, top, as_json)
 
 
 def serve(

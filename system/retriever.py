@@ -202,8 +202,7 @@ class Retriever:
             raise KitError(f"top is {top}; give at least 1")
         if not isinstance(audio, Pool) and not _are_files(sounds_of(audio)):
             raise KitError("search needs audio files, not waves; write the waves to files, or compare embeddings")
-        if unknown := self.model.text.without_known_words(texts):
-            raise KitError(f"the model knows no word of {unknown[0][:60]!r}; reword it")
+        self.require_known(texts)
         self.model.text.caches_texts = False  # what people search for is private, and would fill the memory of a page
         pool = audio if isinstance(audio, Pool) else self.open(list_clips(audio))
         count, found = min(int(top) + offset, len(pool.clips)), list[list[Hit]]()
@@ -213,6 +212,11 @@ class Retriever:
                 hits = zip(rows, values, located, strict=True)
                 found.append([Hit(row, pool.clips[row].path, value, windows) for row, value, windows in hits])
         return found
+
+    def require_known(self, texts: Sequence[str]) -> None:
+        """Refuse texts without any word that the model knows."""
+        if unknown := self.model.text.without_known_words(texts):
+            raise KitError(f"the model knows no word of {unknown[0][:60]!r}; reword it")
 
     def best(self, texts: Sequence[str], pool: Pool, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield rows and scores (n, K) of texts' best clips."""

@@ -75,7 +75,9 @@ class AudioNetwork(ExpertSettings):
     """
 
     weights: str | None  # path of the published file; null: random weights, to be trained
-    segment_seconds: float | None = Field(None, gt=0.02)  # length of a segment, with silence at the end; null: none
+    segment_seconds: float | None = Field(
+        None, gt=0.02
+    )  # length of a segment, with silence at the end; null: up to the longest input
     output: Literal["clip", "frames"] = "frames"  # one vector per segment, or all of its frames
 
     trained_on_captions: ClassVar[bool] = False  # whether the published weights were
@@ -173,7 +175,7 @@ def outputs_of(layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], w
     Args:
         waves: (N,) each.
         width: In training, the samples to which the batch is padded: all segments are computed at once, and without
-            `segment_seconds` as this long. 0: those of equal length are computed at once.
+            `segment_seconds` as this long, up to the longest input. 0: those of equal length are computed at once.
 
     Returns:
         For each wave, and each of its segments, a vector (1, D) or frames (L, D).

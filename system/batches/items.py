@@ -46,7 +46,7 @@ def caption_key(clip: Clip, number: int) -> tuple[str, int, str]:
 def require_known_windows(moments: Iterable[Moment]) -> None:
     """Raise KitError if a moment has no known windows."""
     if blind := next((moment.id for moment in moments if moment.windows is None), None):
-        raise KitError(f"moment {blind} has no windows; train and validate with a source whose moments all have some")
+        raise KitError(f"moment {blind} has no windows; name a source or split whose moments all have some")
 
 
 def make_moment_items(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:

@@ -64,18 +64,18 @@ def model_card(trained: Trained, out: Path) -> str:
     )
     if facts.run is None:  # a model that others have published
         origin = f"- weights of {facts.checkpoint}; its training data is unknown\n"
-    named = facts.experts | ({"text": facts.text} if recipe.model.text.weight_files() else {})
-    weights = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in named.items())
-    files = [f"model.{key}.{name}" for key, part in recipe.model.parts.items() for name in part.weight_files()]
-    paths = " ".join(f"--set {setting}=FILE" for setting in files)
+    parts = {key: part for key, part in recipe.model.parts.items() if key != "audio" and part.weight_files()}
+    identities = {f"audio.experts.{name}": one for name, one in facts.experts.items()} | {"text": facts.text}
+    weights = "\n".join(f"- {key}: `{json.dumps(identities[key])}`" for key in parts)
+    paths = " ".join(f"--set model.{key}.{name}=FILE" for key, part in parts.items() for name in part.weight_files())
     return TEXT.format(
         metadata=_metadata(trained, done),
         name=recipe.name,
         parameters=sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters(),
         origin=origin,
-        inputs=f"It reads published weights that are not in this folder:\n\n{weights}\n" if named else "",
+        inputs=f"It reads published weights that are not in this folder:\n\n{weights}\n" if parts else "",
         folder=out.name,
-        elsewhere=f"\nPublished weights that have another path here: {paths}\n" if files else "",
+        elsewhere=f"\nPublished weights that have another path here: {paths}\n" if parts else "",
     )
 
 

@@ -70,16 +70,17 @@ def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, clips_of: Clips, 
     clips = [clip for source in stage.train.data for clip in clips_of[source]]
     seconds = max((clip.seconds or 0 for clip in clips), default=0) or SECONDS
     longest = sorted((text for clip in clips for text in clip.captions), key=len, reverse=True) or [CAPTION]
-    count = stage.captions_per_clip if isinstance(stage.captions_per_clip, int) else 1
-    if stage.captions_per_clip == "all":
-        count = max((len(clip.captions) for clip in clips), default=0) or 1
-    captions = list(itertools.islice(itertools.cycle(longest), size * count))
-    audio, limit = {}, recipe.model.audio.training_frames or sys.maxsize
+    drawn = stage.captions_per_clip or 1
+    limit = drawn if isinstance(drawn, int) else sys.maxsize
+    most = sorted((min(len(clip.captions), limit) for clip in clips if clip.captions), reverse=True)[:size] or [1]
+    counts = list(itertools.islice(itertools.cycle(most), size))
+    captions = list(itertools.islice(itertools.cycle(longest), sum(counts)))
+    audio, longest_crop = {}, recipe.model.audio.training_frames or sys.maxsize
     for name, expert in recipe.model.audio.experts.items():
-        frames = min(max(1, round(seconds * expert.frames_per_second)), limit)
+        frames = min(max(1, round(seconds * expert.frames_per_second)), longest_crop)
         values = torch.zeros(size, frames, expert.dim, dtype=getattr(torch, expert.dtype))
         audio[name] = Series(values, torch.full((size,), frames))
-    row_of = torch.arange(size).repeat_interleave(count)
+    row_of = torch.arange(size).repeat_interleave(torch.tensor(counts))
     factors = torch.ones(size, size) if any(term.needs_relevance for term in stage.losses) else None
     teachers = {name: torch.zeros(size, len(row_of)) for term in stage.losses for name in term.taught_by}
     labels = torch.zeros(size, 1, dtype=torch.bool) if stage.unit == "moment" else None

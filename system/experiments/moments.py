@@ -311,7 +311,10 @@ def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted:
 def _score_of(retriever: Retriever, known: Asked | None, sliding: Sliding, by: By) -> MomentScore:
     """Return a model's score, fitted to known moments if any."""
     if known is not None:
-        return _fitted(retriever, known, sliding, str(retriever.folder))
+        fitted = _fitted(retriever, known, sliding, str(retriever.folder))
+        if fitted.scale <= 0:
+            raise KitError(f"model {retriever.folder}: no better than chance on the moments of --fit; leave it out")
+        return fitted
     if retriever.windows is None:
         raise KitError(f"model {retriever.folder} was not trained on windows; fit it with --fit SPLIT")
     score = retriever.windows.score

@@ -151,10 +151,12 @@ def write_embeddings(retriever: Retriever, listed: Sequence[Clip], out: Path, no
     print(f"wrote {out}: {sizes}, {counted(sounds.shape[1], 'value')} per embedding")
 
 
-def print_found(retriever: Retriever, pool: Pool, texts: Sequence[str], top: int, as_json: bool) -> None:
+def print_found(retriever: Retriever, clips: Sequence[Clip], texts: Sequence[str], top: int, as_json: bool) -> None:
     """Print the best clips of each text, with times."""
     if not all(text.strip() for text in texts):
         raise KitError("a query is empty; describe a sound, or leave it out")
+    retriever.require_known(texts)  # before clips are embedded
+    pool = retriever.open(clips)
     found: list[dict[str, Any]] = [
         {"query": text, "unknown": retriever.model.text.unknown_words(text), "clips": list(map(_shown, hits))}
         for text, hits in zip(texts, retriever.search(texts, pool, top), strict=True)

@@ -139,6 +139,8 @@ def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, tra
     Returns:
         The table as Markdown; "" before the last step, and in all processes but the first.
     """
+    for loaded in cells.values():
+        loaded.recipe.model.require_files()  # of the last cell too, before the first one runs
     folders = [folder_of(study, *key, runs) for key in cells]
     for folder, loaded in zip(folders, cells.values(), strict=True):
         log.info("study %s: %s", study.name, folder.name)

@@ -3,8 +3,8 @@
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,7 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
             log.warning("data source %s has only %s", name, few)
         if recipe.model.audio.reads_clips and not any(Path(clip.path).is_file() for clip in part):
             raise _unreadable(name, part, f"{part[0].path}: no such audio file")
+    _augmentations(recipe, clips.__getitem__)  # finds a fault before frames are computed
     every_clip = {clip.id: clip for part in clips.values() for clip in part}.values()
     whole = {clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]}
     experts = dict(recipe.model.audio.experts)
@@ -109,11 +110,16 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
         if all(clip.id in features.broken for clip in found):
             raise _unreadable(name, found, features.broken[found[0].id])
     data = Data(clips, features, moments)
-    for name, stage in recipe.stages.items():
-        if stage.augment:
-            trained = [clip for source in stage.train.data for clip in data.readable_clips(source)]
-            data.augmentations[name] = Augmentation(stage.augment, trained)
-    return data
+    return replace(data, augmentations=_augmentations(recipe, data.readable_clips))
+
+
+def _augmentations(recipe: schema.Recipe, clips_of: Callable[[str], Sequence[Clip]]) -> dict[str, Augmentation]:
+    """Read the augmentation of each stage that has one."""
+    return {
+        name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips_of(source)])
+        for name, stage in recipe.stages.items()
+        if stage.augment
+    }
 
 
 def moments_of(source: schema.Source, listed: Sequence[Clip], part: Sequence[Clip]) -> list[Moment]:

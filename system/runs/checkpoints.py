@@ -172,7 +172,7 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not (isinstance(error, RuntimeError) or "(os error " in str(error)):  # torch hides the reason
+        if not any(sign in str(error) for sign in ("(os error ", "inline_container")):  # of safetensors, of torch
             raise
         raise KitError(f"{path}: cannot be written ({error}); free disk space") from error
 

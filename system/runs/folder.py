@@ -225,6 +225,8 @@ def trained_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
+    if path.suffix == ".npz":
+        raise KitError(f"{path}: no such file; write it with lbar embed")
     if (path / "model.safetensors").exists():
         return [path / "model.safetensors"]
     if done := sorted(path.glob("*/done.json")):

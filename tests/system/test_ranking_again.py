@@ -293,7 +293,7 @@ def test_interrupted_ranking_leaves_no_old_result(place, desk, monkeypatch):
     assert [path.name for path in Path("runs").iterdir()] == ["tiny_s3"]
 
 
-def test_broken_blind_set_leaves_the_run_unchanged(desk, world, capsys):
+def test_broken_blind_set_leaves_the_run_unchanged(desk, world, monkeypatch, capsys):
     unpack(world)
     broken = sorted(Path("set/test").iterdir())[3]
     broken.write_bytes(b"no audio")
@@ -310,6 +310,11 @@ def test_broken_blind_set_leaves_the_run_unchanged(desk, world, capsys):
         assert main(["run", "mine.yaml"]) == 1
         assert word in capsys.readouterr().err
     assert contents(Path("runs")) == before
+    trained = []
+    monkeypatch.setattr("system.experiments.run.train", lambda *_: trained.append(1))
+    assert main(["run", "mine.yaml", "--name", "new"]) == 1
+    assert "a low note" in capsys.readouterr().err
+    assert not trained, "it is found before the training"
 
 
 def test_invalid_rank_entries_of_blind_sets_and_means_are_refused(desk, capsys):

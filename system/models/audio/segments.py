@@ -109,7 +109,8 @@ class SegmentEncoder(AudioEncoder):
     """A network on segments of 16-bit waves, pooling, linear layers.
 
     In evaluation an embedding does not depend on other clips. In training, all segments share the random numbers of the
-    network. Without `segment_seconds`, a clip is one segment, padded in training to the longest clip of its batch.
+    network. Without `segment_seconds`, a segment is as long as the clip, at most the network's longest input; in
+    training, clips are padded to the longest one of the batch.
     """
 
     def __init__(self, settings: Segments, out: int) -> None:
