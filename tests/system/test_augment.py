@@ -207,6 +207,7 @@ def test_check_reports_augmentation_and_missing_files(trained, world, tmp_path, 
     assert main(["check", str(path)]) == 1
     assert "gone.csv" in capsys.readouterr().out
     assert "such" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert not list(tmp_path.rglob("*.frames")), "it is found before frames are computed"
     table(tmp_path / "wrong.csv", ALTERNATIVES, ("x", 0, "y"))
     path = augmented.recipe(world, tmp_path, {"captions": {"file": str(tmp_path / "wrong.csv"), "probability": 0.5}})
     assert main(["check", str(path)]) == 1

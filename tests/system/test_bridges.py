@@ -79,6 +79,7 @@ def test_card_of_an_export_has_the_scores_of_its_checkpoint(exported, unbroken):
         "feature-extraction",
     )
     assert data.datasets == ["tones"]
+    assert "published weights" not in (exported / "README.md").read_text(), "all weights are in the folder"
 
 
 class Hub(Quiet):

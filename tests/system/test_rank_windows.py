@@ -12,6 +12,7 @@ import test_frame_word_run
 import tiny
 import tiny_moments
 import torch
+from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
 from tiny_moments import short_fits  # noqa: F401  a fixture
 
@@ -91,6 +92,21 @@ def test_windows_are_found_by_clip_models_and_by_frame_models(manifest, runs, tm
     if name == "clips":
         edges = {edge for line in windows(out) for window in line["pred_relevant_windows"] for edge in window[:2]}
         assert max(abs(edge / 0.2 - round(edge / 0.2)) for edge in edges) < 1e-9
+
+
+def test_fit_of_scores_below_chance_is_refused(manifest, runs, tmp_path, capsys):
+    """The known windows are where the sounds are not."""
+    moments = []
+    for one in tiny_moments.moments_of(manifest):
+        edges = [0.0, *(edge for window in one.windows for edge in window), tiny_moments.SECONDS]
+        silent = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+        moments.append(replace(one, windows=silent))
+    write_moments(tmp_path / "moments.jsonl", moments, read_manifest(manifest))
+    asked = ["--split", "evaluation", "--fit", "validation", "--out", tmp_path / "a.jsonl"]
+    assert "no better than chance" in refused(
+        capsys, "locate", runs / "own", manifest, tmp_path / "moments.jsonl", *asked
+    )
+    assert not (tmp_path / "a.jsonl").exists()
 
 
 @pytest.mark.slow

@@ -78,8 +78,10 @@ def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(unbroken
     assert [Path(clip.path) for clip in list_clips(["../0.wav"])] == [folder / "0.wav"]
 
 
-def test_query_of_unknown_words_alone_is_refused_and_unknown_words_are_named(unbroken, folder, capsys):
-    assert "xylophone" in refused(capsys, "search", unbroken, folder, TEXTS[0], "xylophone")
+def test_query_of_unknown_words_alone_is_refused_and_unknown_words_are_named(unbroken, folder, tmp_path, capsys):
+    asked = "search", unbroken, folder, TEXTS[0], "xylophone", "--cache", tmp_path / "new"
+    assert "xylophone" in refused(capsys, *asked)
+    assert not list(tmp_path.rglob("*.frames")), "it is said before clips are embedded"
     mixed = f"{TEXTS[0]} or Xylophone"
     status, output, _ = search(capsys, unbroken, folder, mixed)
     lines = output.splitlines()

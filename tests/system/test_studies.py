@@ -161,8 +161,11 @@ def test_check_of_a_study_names_the_verb_that_runs_it(world, tmp_path, capsys):
         ({"cells": {"a": {"stages.only.start_from": {"kind": "model", "folder": "{b}"}}}}, "no cell b"),
         ({"published": {"source": "x", "cells": {"a": [0.5]}}}, "published.cells.a"),
         ({"published": {"source": "x", "cells": {"b": [0.5] * 8}}}, "no cell b"),
+        ({"cells": {"a": {}, "b": {"model.audio.experts.b": {"kind": "yamnet", "weights": "gone.npz"}}}}, "gone.npz"),
     ],
 )
 def test_mistakes_of_a_study_are_refused_before_it_runs(changes, word, world, tmp_path, capsys):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    assert word in refused(capsys, "run", write_study(tmp_path, recipe, **({"cells": {"a": {}}} | changes)))
+    path = write_study(tmp_path, recipe, **({"cells": {"a": {}}} | changes))
+    assert word in refused(capsys, "run", path, "--runs", tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
