@@ -75,10 +75,10 @@ def test_full_disk_while_building_a_bank_is_reported_and_resumed(tmp_path, root)
     assert ".frames" in said
     folder = next((tmp_path / "banks").glob("logmel-*"))
     before = Bank(folder, 128, "float16", _logmel(content).identity())
-    assert 0 < len(before.keys()) < 60
+    assert 0 < len(before.places) < 60
     assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
     after = Bank(folder, 128, "float16", _logmel(content).identity())
-    assert len(after.keys()) == 60
+    assert len(after.places) == 60
     written = [line for index in folder.glob("*.index") for line in index.read_bytes().splitlines()]
     assert len(written) == 60, "a stored clip was computed again"
 

@@ -26,7 +26,7 @@ from submission.formats.score_matrix import read_scores
 from submission.package.meta import external_items
 from submission.runs.entry import open_entry
 from system.__main__ import main
-from system.audio import m2d_clap
+from system.audio import blocks, m2d_clap
 from system.audio.checkpoint import load_checkpoint
 from system.models.text import JointText, Published
 from system.recipe.load import RecipeError, load_recipe
@@ -206,7 +206,8 @@ WIDTH = 384  # of the text encoder of the test extra
 def small(monkeypatch):
     """M2D-CLAP with one block of the text encoder's width."""
     monkeypatch.setattr(m2d_clap, "BLOCKS", 1)
-    monkeypatch.setattr(m2d_clap, "DIM", WIDTH)
+    for module in (m2d_clap, blocks):
+        monkeypatch.setattr(module, "DIM", WIDTH)
     monkeypatch.setattr(m2d_clap.M2dClap, "dim", WIDTH)
 
 
