@@ -213,7 +213,7 @@ def test_two_concurrent_searches_share_the_cache(unbroken, world, tmp_path, root
     assert output[0] == output[1]
     (folder,) = (tmp_path / "cache").glob("embeddings-*")
     facts = json.loads((folder / "bank.json").read_text())
-    assert len(Bank(folder, facts["dim"], facts["dtype"], facts["identity"])) == 24
+    assert len(Bank(folder, facts["dim"], facts["dtype"], facts["identity"]).places) == 24
 
 
 def hub_audio(folder: Path, **changes: object) -> dict[str, object]:
