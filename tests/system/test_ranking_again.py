@@ -85,10 +85,12 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(desk, ca
     assert Path("runs/tiny_s3/recipe.yaml").read_bytes() == Path("mine.yaml").read_bytes()
     assert submission(["report", "runs/tiny_s3:later", "--out", "a.html"]) == 0
     kept = contents(Path("runs/tiny_s3"))
+    stamps = {path: path.stat().st_mtime_ns for path in Path("runs/tiny_s3").rglob("*")}
     caplog.clear()
-    assert main(["run", "mine.yaml"]) == 0
+    assert main(["run", "mine.yaml", "--runs", "runs", "--name", "tiny_s3"]) == 0
     assert "finished already" in caplog.text
     assert contents(Path("runs/tiny_s3")) == kept
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "nothing is written again"
     change(evaluation=entry(edition=2023), later=None, last=None)  # the same name, another file
     assert main(["run", "mine.yaml", "--out", "runs/tiny_s3", "--until", "training"]) == 0
     assert contents(Path("runs/tiny_s3")) == kept, "its training is finished"
@@ -204,6 +206,8 @@ def test_ranking_of_a_deleted_blind_set_is_kept(desk, world, capsys):
     kept = {path: path.read_bytes() for path in Path("runs/tiny_s3").glob("s*/blind*")}
     assert len(kept) == 6
     shutil.rmtree("set")
+    assert main(["run", "mine.yaml"]) == 0
+    assert result()["blind"] == noted, "it is only gone"
     change(later=entry(edition=2025))
     assert main(["run", "mine.yaml"]) == 0
     assert list(result()["rank"]) == ["evaluation", "later"]

@@ -119,6 +119,7 @@ def test_check_accepts_a_missing_manifest_that_the_recipe_makes(
 CLIPS = [
     ("stages.only.batch_size=1", "batch_size"),
     ("stages.only.batchsize=4", "batch_size"),
+    ("stages.only.epochs=yes", "integer"),
     ("stages.onyl.batch_size=4", "only"),
     ("batch_size=4", "stages"),
     ("stages.only.batch_size.x=4", "batch_size"),
@@ -298,7 +299,12 @@ def of_another_expert(run: Path) -> None:
 RUN, TRAIN = "run {recipe} --out {run}", "run {recipe} --out {run} --until training"
 SCORE = "rank {run} {world} --split evaluation --out s.npy"
 DAMAGED = [
-    ("another seed", lambda run: None, f"{TRAIN} --set seed=9", "settings (seed)"),
+    (
+        "other settings",
+        lambda run: None,
+        f"{TRAIN} --set seed=9 --set stages.finetune.batch_size=9 --set rank.evaluation.edition=2025",
+        "settings (seed, stages.finetune.batch_size)",
+    ),
     ("a state that was cut", cut_state, TRAIN, "last.pt"),
     ("weights that were cut", cut("finetune/e0003.safetensors"), SCORE, "e0003"),
     ("weights of another model", of_another_model, SCORE, "e0003"),

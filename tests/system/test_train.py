@@ -244,10 +244,10 @@ def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and
 
 
 def test_damaged_metrics_are_rewritten_from_the_checkpoints(unbroken, recipe, tmp_path):
-    run = unfinished(unbroken, tmp_path / "run")
-    whole = (run / "metrics.jsonl").read_bytes()
-    beyond = whole + json.dumps(lines(run)[-1] | {"epoch": 4, "seconds": 0}).encode() + b'\n{"stage": "fine'
-    for damaged in (beyond, b"", whole[:-40], whole.replace(b"pretrain", b"pretrail", 1)):
+    whole = (unbroken / "metrics.jsonl").read_bytes()
+    beyond = whole + json.dumps(lines(unbroken)[-1] | {"epoch": 4, "seconds": 0}).encode() + b'\n{"stage": "fine'
+    for number, damaged in enumerate((beyond, b"", whole[:-40], whole.replace(b"pretrain", b"pretrail", 1))):
+        run = unfinished(unbroken, tmp_path / f"run{number}")
         (run / "metrics.jsonl").write_bytes(damaged)
         assert main(["run", "--until=training", str(recipe), "--out", str(run)]) == 0
         assert (run / "metrics.jsonl").read_bytes() == whole
