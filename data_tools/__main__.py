@@ -29,7 +29,10 @@ VERBS = {  # module of each verb's function, in the order of the help
 
 
 def app_of(argv: Sequence[str]) -> typer.Typer:
-    """Return the app with the verb that is called; with all verbs for `get`, which calls others, and for the help."""
+    """Return the app with the verb that is called.
+
+    The help, and `get`, which calls other verbs, need all of them.
+    """
     app = new_app("lbar data", "Make, check and compose data sets. A stopped command goes on when it is given again.")
     for name in set(argv[:1]) & VERBS.keys() - {"get"} or VERBS:
         add_verb(app, getattr(import_module(f"data_tools.{VERBS[name]}"), name))

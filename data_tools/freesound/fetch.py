@@ -77,7 +77,10 @@ _COLUMNS = "id, ifnull(name, ''), ifnull(username, ''), ifnull(license, ''), dur
 
 
 def read_scores(path: Path) -> list[Scored]:
-    """Return the score, id and text of each row of scores.csv, best score first. Raises DataError for bad rows."""
+    """Return the score, id and text of each row, best first.
+
+    Raises DataError for bad rows.
+    """
     rows: dict[int, Scored] = {}
     for line, row in read_table(path, ["freesound_id", "score", "text"]):
         try:

@@ -101,9 +101,9 @@ class M2dClapLayers(Layers):
         """
         patches = self.patch_embed["proj"](columns[:, None]).permute(0, 2, 3, 1)
         size = patches.shape[2]
-        table = self.pos_embed[:, 1:].unflatten(1, (BANDS, STEPS))[:, :, :size]
+        positions = self.pos_embed[:, 1:].unflatten(1, (BANDS, STEPS))[:, :, :size]
         first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)
-        x = torch.cat([first, (patches + table).flatten(1, 2)], 1)
+        x = torch.cat([first, (patches + positions).flatten(1, 2)], 1)
         mask = length_mask(steps, size).repeat(1, BANDS)
         for block in self.blocks:
             x = block(x, F.pad(mask, (1, 0), value=True))

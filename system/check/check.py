@@ -265,7 +265,7 @@ def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
     if stage.unit == "moment" and (fault := _error(require_known_windows, moments)):
         yield Line(MISTAKE, where, fault)
     trained = [clip for found in sources for clip in found.clips]
-    if stage.augment and (fault := _error(Augmentation, stage.augment, trained)):
+    if stage.augment and trained and (fault := _error(Augmentation, stage.augment, trained)):
         yield Line(MISTAKE, f"{where} augment", fault)
 
 

@@ -212,6 +212,10 @@ def test_check_reports_augmentation_and_missing_files(trained, world, tmp_path, 
     path = augmented.recipe(world, tmp_path, {"captions": {"file": str(tmp_path / "wrong.csv"), "probability": 0.5}})
     assert main(["check", str(path)]) == 1
     assert f"{tmp_path / 'wrong.csv'}: no line names a training clip" in capsys.readouterr().out
+    text = path.read_text().replace(str(world), str(tmp_path / "later.jsonl"))
+    (tmp_path / "later.yaml").write_text(text)
+    assert main(["check", str(tmp_path / "later.yaml")]) == 1
+    assert "no line names" not in capsys.readouterr().out, "the clips are not known yet"
     path = augmented.recipe(world, tmp_path, {"captions": {"file": "a.csv", "probability": 1.5}, "caption": {}})
     said = refused(capsys, "check", path)
     assert "stages.only.augment.captions.probability" in said
