@@ -2,9 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, get_args
 
 from pydantic_core import PydanticKnownError
+
+_MODULES: dict[Any, Mapping[str, str]] = {}  # by base class: the module of each kind
+
+
+def all_kinds(base: Any) -> dict[str, Any]:
+    """Import the kit's kinds of `base`; return all that are known."""
+    for module in _MODULES.get(base, {}).values():
+        import_module(module)
+    return kinds_of(base)
 
 
 def kinds_of(base: Any) -> dict[str, Any]:
@@ -17,7 +27,7 @@ def kinds_of(base: Any) -> dict[str, Any]:
     return found
 
 
-def by_kind(base: Any, modules: Mapping[str, str] | None = None) -> Callable[[Any], Any]:
+def by_kind(base: Any, modules: Mapping[str, str] = MappingProxyType({})) -> Callable[[Any], Any]:
     """Return a validator that reads settings by their key `kind`.
 
     It makes them an instance of the subclass of `base` that has this kind.
@@ -25,18 +35,19 @@ def by_kind(base: Any, modules: Mapping[str, str] | None = None) -> Callable[[An
     Args:
         modules: By kind, those that are imported when the kind is named.
     """
+    _MODULES[base] = modules
 
     def read(value: Any) -> Any:
         if isinstance(value, base):
             return value
         if not isinstance(value, dict) or "kind" not in value:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
-        kind, known = value["kind"], dict.fromkeys([*(modules or ()), *kinds_of(base)])
+        kind, known = value["kind"], dict.fromkeys([*modules, *kinds_of(base)])
         if not isinstance(kind, str) or kind not in known:
             expected = ", ".join(f"'{one}'" for one in known)
             facts = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             raise PydanticKnownError("union_tag_invalid", facts)
-        if modules and kind in modules:
+        if kind in modules:
             import_module(modules[kind])
         return kinds_of(base)[kind].model_validate(value)
 

@@ -11,11 +11,11 @@ from data_tools.errors import KitError
 from data_tools.settings import Strict, mistakes
 from system.audio.base import Needing
 from system.kinds import by_kind
-from system.models.audio import Audio, AudioEmbeddings
+from system.models.audio import Audio
 from system.models.base import EncoderKind
 from system.models.published import published_model_settings
 from system.models.scores import ScoreSettings
-from system.models.text import Text, TextEmbeddings
+from system.models.text import Text
 
 Files = Annotated[list[str], Field(min_length=1)]
 
@@ -76,8 +76,7 @@ class Model(Strict):
     @property
     def embedding_files(self) -> dict[str, Path]:
         """Paths of given embeddings, by recipe key, such as model.text.files.0."""
-        kinds = AudioEmbeddings, TextEmbeddings
-        given = {name: one.files for name, one in self.encoders.items() if isinstance(one, kinds)}
+        given = {name: getattr(one, "files", ()) for name, one in self.encoders.items()}
         return {f"model.{name}.files.{i}": Path(one) for name, files in given.items() for i, one in enumerate(files)}
 
     @property

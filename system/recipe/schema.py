@@ -17,9 +17,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from data_tools.errors import KitError
 from data_tools.manifest import Split
 from data_tools.settings import Name, Positive, Strict
-from system.audio import KINDS, kind_class
 from system.batches.augment import Augment
-from system.kinds import kinds_of
+from system.kinds import all_kinds
 from system.losses import Loss
 from system.losses.cider import Cider
 from system.models.settings import RecipeModel
@@ -320,8 +319,6 @@ def settings_at(path: str) -> list[type[Strict]]:
     Args:
         path: Such as stages.optimizer; names of stages and so on may be left out.
     """
-    for kind in KINDS:
-        kind_class(kind)
     found: list[type[Strict]] = [Recipe]
     is_named = False  # the part before holds settings by names of the user's choice
     for part in filter(None, path.split(".")):
@@ -357,7 +354,7 @@ def _without_methods(source: str) -> Iterator[str]:
 def _classes(annotation: Any) -> Iterator[type[Strict]]:
     """Yield the classes of settings that an annotation allows."""
     if isinstance(annotation, type) and issubclass(annotation, Strict):
-        yield from kinds_of(annotation).values() if inspect.isabstract(annotation) else [annotation]
+        yield from all_kinds(annotation).values() if inspect.isabstract(annotation) else [annotation]
     for one in get_args(annotation):
         yield from _classes(one)
 

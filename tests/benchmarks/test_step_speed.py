@@ -10,7 +10,7 @@ import torch
 from benchmarks.timing import best_seconds, report
 
 from system.losses.cider import Cider
-from system.models.text import Published
+from system.models.text.published import Published
 
 pytestmark = pytest.mark.benchmark
 

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from system.models.audio import Crnn
-from system.models.audio.crnn import CrnnEncoder
+from system.models.audio.crnn import Crnn, CrnnEncoder
 from system.models.batch import Series
 
 

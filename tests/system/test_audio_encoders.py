@@ -21,8 +21,8 @@ from system.batches.items import Item
 from system.batches.loader import collate
 from system.features.bank import Bank
 from system.features.extract import Features
-from system.models.audio import Gru, PooledMlp
-from system.models.audio.crnn import MIN_FRAMES, CrnnEncoder, GruEncoder
+from system.models.audio.crnn import MIN_FRAMES, CrnnEncoder, Gru, GruEncoder
+from system.models.audio.heads import PooledMlp
 from system.models.audio.segments import SegmentEncoder, Segments
 from system.models.batch import Series
 

@@ -13,8 +13,7 @@ from filled import fill, rule
 
 from system.audio import mel
 from system.audio.logmel import LogMelSlaney
-from system.models.audio import Crnn
-from system.models.audio.crnn import CrnnEncoder
+from system.models.audio.crnn import Crnn, CrnnEncoder
 from system.models.batch import Series
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_tools.errors import KitError
-from system.models.text import Published
+from system.models.text.published import Published
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
 

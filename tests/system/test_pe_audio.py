@@ -15,7 +15,7 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.audio.hub import HubLayers, PeAudio, PeTexts, read_pe_config, reading
-from system.models.text import JointText
+from system.models.text.joint import JointText
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

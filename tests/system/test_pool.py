@@ -20,8 +20,8 @@ from data_tools.manifest import Clip
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.features.bank import Bank
-from system.models.audio import Segments
 from system.models.audio.heads import ExpertHeadsEncoder
+from system.models.audio.segments import Segments
 from system.models.batch import Series
 from system.models.embeddings import Embeddings
 from system.ranking import cache

@@ -22,7 +22,7 @@ from data_tools.manifest import Clip, caption_queries
 from submission.formats.score_matrix import read_scores
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore
-from system.models.text import Published
+from system.models.text.published import Published
 from system.moments.windows import Decoding
 from system.retriever import Hit, Pool, WindowSettings, list_clips, load_model
 from system.serve.server import Search

@@ -11,8 +11,8 @@ import torch
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.models.text import Published, WordVectors
-from system.models.text.words import WordVectorFile, WordVectorsEncoder, write_word_vectors
+from system.models.text.published import Published
+from system.models.text.words import WordVectorFile, WordVectors, WordVectorsEncoder, write_word_vectors
 
 WORDS = ["dog", "bark", "A", "talkie", "walkie", "café", "dog"]
 

@@ -1,6 +1,6 @@
 """The audio encoders.
 
-To add one, write its file here and import it below.
+To add one, write its file here and add a line to KINDS. A file is imported when a recipe names its kind.
 """
 
 from typing import Annotated, TypeAlias
@@ -9,12 +9,14 @@ from pydantic import BeforeValidator, SerializeAsAny
 
 from system.kinds import by_kind
 from system.models.audio.base import AudioSettings
-from system.models.audio.crnn import Crnn as Crnn
-from system.models.audio.crnn import Gru as Gru
-from system.models.audio.heads import AudioEmbeddings as AudioEmbeddings
-from system.models.audio.heads import ExpertHeads as ExpertHeads
-from system.models.audio.heads import FrameTransformer as FrameTransformer
-from system.models.audio.heads import PooledMlp as PooledMlp
-from system.models.audio.segments import Segments as Segments
 
-Audio: TypeAlias = Annotated[SerializeAsAny[AudioSettings], BeforeValidator(by_kind(AudioSettings))]
+KINDS = {  # kind: module
+    "crnn": "system.models.audio.crnn",
+    "gru": "system.models.audio.crnn",
+    "embeddings": "system.models.audio.heads",
+    "expert_heads": "system.models.audio.heads",
+    "frame_transformer": "system.models.audio.heads",
+    "pooled_mlp": "system.models.audio.heads",
+    "segments": "system.models.audio.segments",
+}
+Audio: TypeAlias = Annotated[SerializeAsAny[AudioSettings], BeforeValidator(by_kind(AudioSettings, KINDS))]

@@ -1,6 +1,6 @@
 """The text encoders.
 
-To add one, write its file here and import it below.
+To add one, write its file here and add a line to KINDS. A file is imported when a recipe names its kind.
 """
 
 from typing import Annotated, TypeAlias
@@ -9,10 +9,13 @@ from pydantic import BeforeValidator, SerializeAsAny
 
 from system.kinds import by_kind
 from system.models.text.encoder import TextSettings
-from system.models.text.given import TextEmbeddings as TextEmbeddings
-from system.models.text.joint import JointText as JointText
-from system.models.text.published import Published as Published
-from system.models.text.small import Transformer as Transformer
-from system.models.text.words import WordVectors as WordVectors
 
-Text: TypeAlias = Annotated[SerializeAsAny[TextSettings], BeforeValidator(by_kind(TextSettings))]
+KINDS = {  # kind: module
+    "clap": "system.models.text.joint",
+    "pe_audio": "system.models.text.joint",
+    "embeddings": "system.models.text.given",
+    "published": "system.models.text.published",
+    "transformer": "system.models.text.small",
+    "word_vectors": "system.models.text.words",
+}
+Text: TypeAlias = Annotated[SerializeAsAny[TextSettings], BeforeValidator(by_kind(TextSettings, KINDS))]
