@@ -63,4 +63,4 @@ def print_runs(folder: Path, sort: str = "name") -> None:
     if sort in SORTED_BY:
         table = table.sort_values(SORTED_BY[sort], ascending=False, kind="stable")
     table["epoch"] = table["epoch"].map("{:.0f}".format, na_action="ignore")
-    print(table.to_string(index=False, na_rep="-", float_format="{:.4f}".format))
+    print(table.to_string(index=False, na_rep="-", float_format="{:.4f}".format, max_colwidth=60))
