@@ -1,20 +1,23 @@
 """All labellings of a few frames, one after the other: what the sums over labellings are tested with."""
 
+from collections.abc import Sequence
 from itertools import pairwise, product
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 # The chain of one recording: scores, and weights of entering and of leaving, (T,) or one number
 Weight = np.ndarray | float
 Chain = tuple[np.ndarray, Weight, Weight]
 
 
-def chain(frames: int, per_frame: bool) -> Chain:
-    rng = np.random.default_rng(frames)
-    enter, leave = rng.normal(size=(2, frames) if per_frame else 2) * 2
-    return rng.normal(size=frames) * 2, enter, leave
+def chains(lengths: Sequence[int], per_frame: bool) -> list[Chain]:
+    """Recordings of one batch, whose weights of entering and leaving are their own, or two numbers."""
+    rng = np.random.default_rng(len(lengths))
+    numbers = rng.normal(size=2) * 2
+    rows = [rng.normal(size=(3, length)) * 2 for length in lengths]
+    return [(scores, *(moves if per_frame else numbers)) for scores, *moves in rows]
 
 
 def weights_of(scores: np.ndarray, enter: Weight, leave: Weight) -> dict[tuple[int, ...], float]:
@@ -33,8 +36,8 @@ def moments_of(labels: tuple[int, ...]) -> list[tuple[int, int]]:
     return [*zip(np.flatnonzero(changes == 1), np.flatnonzero(changes == -1) - 1, strict=True)]
 
 
-def as_batch(scores: np.ndarray, enter: Weight, leave: Weight, padding: int = 3) -> tuple[torch.Tensor, ...]:
-    """One recording as rows (1, T + padding) with large values after its end, and its length."""
-    rows = [torch.as_tensor(one, dtype=torch.float64) for one in (scores, enter, leave)]
-    scores_, *moves = (F.pad(one[None], (0, padding), value=90.0) if one.ndim else one for one in rows)
-    return scores_, torch.tensor([len(scores)]), *moves
+def as_batch(some: Sequence[Chain]) -> tuple[torch.Tensor, ...]:
+    """Recordings as rows (B, T) with NaN after their ends, and their lengths, of the data type of the scores."""
+    columns = [[torch.as_tensor(one) for one in column] for column in zip(*some, strict=True)]
+    scores, *moves = (pad_sequence(one, True, torch.nan) if one[0].ndim else one[0] for one in columns)
+    return scores, torch.tensor([len(one) for one in columns[0]]), *moves

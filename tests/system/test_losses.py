@@ -1,17 +1,17 @@
 """Terms of the loss: worked by hand, against slow oracles, and against the original code."""
 
-import dataclasses
-import itertools
+import math
 import typing
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from loss_batches import batch_of
 
 from system.losses import Loss
 from system.losses import terms as losses
-from system.losses.terms import Matching, Negatives, NtXent, Ranking, WeightedTriplet
+from system.losses.terms import HardNegativeNce, Matching, Negatives, NtXent, Ranking, Sigmoid, WeightedTriplet
 from system.models.embeddings import Embedded
 from system.models.scores import cosine
 from system.training.step import diagnose
@@ -29,6 +29,8 @@ WEIGHTED = {
     )
     for clamp in ("sum", "each")
 }
+HARD = HardNegativeNce(kind="hard_negative_nce", weight=1, temperature=0.2, beta=0.5)
+SIGMOID = Sigmoid(kind="sigmoid", weight=1)
 ANY_NEGATIVES = typing.get_args(Negatives)
 REDUCTIONS = typing.get_args(Ranking.model_fields["reduce"].annotation)
 SCORES = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
@@ -39,27 +41,30 @@ def ranking(negatives: str = "all", reduce: str = "sum", margin: float = 0.2, re
     return Ranking.model_validate({**settings, "negatives": negatives, "reduce": reduce})
 
 
-def batch_scores(scores: Any, clip_ids: list[int] | None = None, relax: Any = None) -> losses.BatchScores:
-    scores = torch.as_tensor(scores)
-    relax = None if relax is None else torch.as_tensor(relax, dtype=scores.dtype)
-    ids = torch.tensor(clip_ids if clip_ids is not None else list(range(len(scores))))
-    return losses.BatchScores(
-        scores, torch.arange(len(scores)), ids[:, None] == ids[None, :], relax, lambda: scores, lambda: scores
-    )
+def learned(scale: float = 10.0, bias: float = -10.0) -> dict[str, torch.Tensor]:
+    """Numbers that Sigmoid trains."""
+    return {"sigmoid_log_scale": torch.tensor(math.log(scale)), "sigmoid_bias": torch.tensor(bias)}
+
+
+def drawn(size: int) -> tuple[np.ndarray, list[int], np.ndarray]:
+    """Scores, clips of which some are equal, and margin factors."""
+    random = np.random.default_rng(size)
+    ids = random.integers(0, max(1, size - 2), size).tolist()
+    return random.uniform(-1, 1, (size, size)), ids, random.uniform(0.4, 1, (size, size))
 
 
 def test_ranking_and_matching_losses_match_hand_values():
     # Rows (captions as negatives): .2 + .8 - .9 = .1; .2 + .6 - .5 = .3. Columns (clips): .2 + .3 - .5 = 0;
     # .2 + .8 - .7 = .3; .2 + .6 - .7 = .1. Sum .8, three items.
-    batch = batch_scores(SCORES)
+    batch = batch_of(SCORES)
     assert RANKING.value(batch).item() == pytest.approx(0.8 / 3)
     assert MATCHING.value(batch).item() == pytest.approx(-0.7)
     assert losses.total_loss(batch, [RANKING, MATCHING]).item() == pytest.approx(0.8 / 3 - 2.1)
     # Items 0 and 2 show one clip: cells (0, 2) and (2, 0) leave the sum: -.1 (row 0) and -.3 (column 2).
-    assert RANKING.value(batch_scores(SCORES, [7, 1, 7])).item() == pytest.approx(0.4 / 3)
+    assert RANKING.value(batch_of(SCORES, [7, 1, 7])).item() == pytest.approx(0.4 / 3)
     # Gaps with a margin of .2: captions -.4 and .1 | -.2 and .3 | -.5 and -.3, clips -.6 and -.7 | 0 and -.1 | .3 and
     # .1. Means of the hinges .05, .15, 0, 0, 0, .2; of the gaps -.15, .05, -.4, -.65, -.05, .2.
-    batch = batch_scores(torch.tensor(SCORES, dtype=torch.float64))
+    batch = batch_of(torch.tensor(SCORES, dtype=torch.float64))
     assert ranking(reduce="mean").value(batch).item() == pytest.approx(0.4 / 3)
     assert ranking(reduce="hinge_of_mean").value(batch).item() == pytest.approx(0.25 / 3)
     hardest = ranking("hardest")  # captions .1, .3, -.3, clips -.6, 0, .3
@@ -68,7 +73,7 @@ def test_ranking_and_matching_losses_match_hand_values():
     # i = 0: j = 1: .2 + .3 - .9 < 0, .2 + .1 - .9 < 0; j = 2: .08 + .8 - .9 < 0 (s_ij), .08 + .0 - .9 < 0 (s_ji).
     # i = 1: j = 0: .14 + .1 - .5 < 0, .14 + .3 - .5 < 0; j = 2: .08 + .6 - .5 = .18, .08 + .2 - .5 < 0.
     # i = 2: j = 0: .2 + .0 - .7 < 0, .2 + .8 - .7 = .3; j = 1: .14 + .2 - .7 < 0, .14 + .6 - .7 = .04.
-    batch = batch_scores(SCORES, relax=relax)
+    batch = batch_of(SCORES, relax=relax)
     assert RELAXED.value(batch).item() == pytest.approx((0.18 + 0.3 + 0.04) / 3)
     captions, clips = losses.margin_violations(batch, 0.2, relaxed=True)
     assert captions[1, 2].item() == pytest.approx(0.18)
@@ -76,41 +81,28 @@ def test_ranking_and_matching_losses_match_hand_values():
     assert RANKING.value(batch).item() == pytest.approx(0.8 / 3)  # a plain term leaves r alone
 
 
-def slow_ranking(scores: np.ndarray, ids: list[int], margin: float, relax: np.ndarray | None = None) -> float:
-    total = 0.0
-    for i, j in itertools.product(range(len(scores)), repeat=2):
-        if ids[i] != ids[j]:
-            m = margin if relax is None else margin * relax[i, j]
-            total += max(0.0, m + scores[i, j] - scores[i, i]) + max(0.0, m + scores[j, i] - scores[i, i])
+def slow_ranking(scores: np.ndarray, ids: list[int], relax: np.ndarray | float = 1, reduce: str = "sum") -> float:
+    margins, total = 0.2 * relax * np.ones_like(scores), 0.0
+    for matrix in (scores, scores.T):
+        for i in range(len(scores)):
+            gaps = [margins[i, j] + matrix[i, j] - scores[i, i] for j in range(len(scores)) if ids[i] != ids[j]]
+            hinges = [max(0.0, gap) for gap in gaps]
+            if gaps:
+                of_item = {"sum": sum(hinges), "mean": np.mean(hinges), "hinge_of_mean": max(0.0, float(np.mean(gaps)))}
+                total += float(of_item[reduce])
     return total / len(scores)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_ranking_loss_matches_its_published_equation(size):
-    random = np.random.default_rng(size)
-    scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
-    relax = random.uniform(0.4, 1, (size, size))
-    plain = RANKING.value(batch_scores(scores, ids)).item()
-    assert plain == pytest.approx(slow_ranking(scores, ids, 0.2))
-    relaxed = RELAXED.value(batch_scores(scores, ids, relax)).item()
-    assert relaxed == pytest.approx(slow_ranking(scores, ids, 0.2, relax))
-    assert RELAXED.value(batch_scores(scores, ids, np.ones_like(relax))).item() == plain
-
-
-@pytest.mark.parametrize("captions", [[1] * 7, [5] * 7, [1, 5, 2, 3, 1, 4, 5]])
+@pytest.mark.parametrize("captions", [[5] * 7, [1, 5, 2, 3, 1, 4, 5]])
 def test_loss_of_clips_with_several_captions_matches_a_loop(captions):
     random = np.random.default_rng(sum(captions))
     size, total = len(captions), sum(captions)
     owner = np.repeat(np.arange(size), captions)
     each, relax = random.uniform(-1, 1, (size, total)), random.uniform(0, 1, (size, size))
-    expected = np.array(
-        [[np.mean([each[i, n] for n in range(total) if owner[n] == j]) for j in range(size)] for i in range(size)]
-    )
-    plain = batch_scores(np.zeros((size, size)), relax=relax)
-    batch = dataclasses.replace(plain, scores_by_caption=torch.tensor(each), row_of=torch.tensor(owner))
+    expected = np.array([[each[i, owner == j].mean() for j in range(size)] for i in range(size)])
+    batch = batch_of(each, row_of=owner, clips=range(size), relax=relax)
     assert np.allclose(batch.scores.numpy(), expected)
-    ids = list(range(size))
-    assert RELAXED.value(batch).item() == pytest.approx(slow_ranking(expected, ids, 0.2, relax))
+    assert RELAXED.value(batch).item() == pytest.approx(slow_ranking(expected, [*range(size)], relax))
     assert MATCHING.value(batch).item() == pytest.approx(-np.diagonal(expected).mean())
 
 
@@ -123,29 +115,46 @@ def slow_nt_xent(scores: np.ndarray, ids: list[int], temperature: float) -> floa
     return total / size / 2
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_nt_xent_matches_a_loop_over_its_definition(size):
-    random = np.random.default_rng(size)
-    scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
-    assert NT_XENT.value(batch_scores(scores, ids)).item() == pytest.approx(slow_nt_xent(scores, ids, 0.07))
+def slow_hard_negative(scores: np.ndarray, clips: list[int], t: float, beta: float) -> float:
+    """The loss by loops over its equation."""
+    total = 0.0
+    for logits in (scores / t, scores.T / t):
+        for i in range(len(scores)):
+            others = [j for j in range(len(scores)) if clips[j] != clips[i]]
+            weights = [math.exp(beta * logits[i, j]) for j in others]
+            negative = sum(
+                len(others) * weight / sum(weights) * math.exp(logits[i, j])
+                for weight, j in zip(weights, others, strict=True)
+            )
+            matching = math.exp(logits[i, i])
+            total -= math.log(matching / (matching + negative)) / len(scores)
+    return total / 2
 
 
-def test_nt_xent_matches_hand_values_and_loops_with_other_negatives_or_summed_directions():
-    # Rows: -ln(e / (e + 1)) twice; columns the same: ln(1 + 1/e).
-    found = NtXent(kind="nt_xent", weight=1, temperature=1.0).value(batch_scores([[1.0, 0.0], [0.0, 1.0]]))
+def slow_sigmoid(scores: np.ndarray, clips: list[int], scale: float, bias: float) -> float:
+    total, size = 0.0, len(scores)
+    for i in range(size):
+        for j in range(size):
+            sign = 1 if i == j else -1
+            if i == j or clips[i] != clips[j]:
+                total += math.log(1 + math.exp(-sign * (scale * scores[i, j] + bias)))
+    return total / size
+
+
+def test_contrastive_losses_match_hand_values():
+    # NT-Xent. Rows: -ln(e / (e + 1)) twice; columns the same: ln(1 + 1/e).
+    found = NtXent(kind="nt_xent", weight=1, temperature=1.0).value(batch_of([[1.0, 0.0], [0.0, 1.0]]))
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
-    random = np.random.default_rng(3)
-    scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
-    public = PUBLIC_NT_XENT.value(batch_scores(scores, ids)).item()
-    assert public == pytest.approx(slow_nt_xent(scores, list(range(5)), 0.07))
-    assert NT_XENT.value(batch_scores(scores, ids)).item() < public
-    equation = PUBLIC_NT_XENT.model_copy(update={"directions": "sum"})
-    assert equation.value(batch_scores(scores, ids)).item() == pytest.approx(2 * public)
+    # Sigmoid of scale 2 and bias -1: logits 1 and -1 on the diagonal, -1 and 0 elsewhere.
+    found = SIGMOID.value(batch_of([[1.0, 0.0], [0.5, 0.0]], learned=learned(2.0, -1.0)))
+    matching = math.log(1 + math.exp(-1)) + math.log(1 + math.exp(1))
+    assert found.item() == pytest.approx((matching + math.log(1 + math.exp(-1)) + math.log(2)) / 2)
+    assert SIGMOID.learned == {"sigmoid_log_scale": pytest.approx(math.log(10)), "sigmoid_bias": -10.0}
 
 
 def test_loss_diagnostics_match_hand_values():
     relax = np.full((3, 3), 0.4)
-    batch = batch_scores(SCORES, relax=relax)
+    batch = batch_of(SCORES, relax=relax)
     losses.total_loss(batch, [RELAXED, MATCHING])
     seen = {name: value.item() for name, value in diagnose(batch, [RELAXED, MATCHING]).items()}
     # Hardest by row .8, .6, .2, by column .1, .3, .8. Full margin: 4 hinges of 12 are above zero (see by hand above);
@@ -157,16 +166,16 @@ def test_loss_diagnostics_match_hand_values():
     assert diagnose(batch, [MATCHING, WEIGHTED["each"]])["violations"].item() == pytest.approx(4 / 12)
     assert diagnose(batch, [ranking("semi_hard", "mean")])["violations"].item() == pytest.approx(4 / 12)
     for term in (NT_XENT, WEIGHTED["sum"]):  # they read no margin
-        assert set(diagnose(batch_scores(SCORES), [term])) == {"positive", "hardest_negative"}
-    assert "violations_relaxed" not in diagnose(batch_scores(SCORES), [RANKING])
-    alone = diagnose(batch_scores(torch.ones(2, 2), [3, 3]), [RANKING])
+        assert set(diagnose(batch_of(SCORES), [term])) == {"positive", "hardest_negative"}
+    assert "violations_relaxed" not in diagnose(batch_of(SCORES), [RANKING])
+    alone = diagnose(batch_of(torch.ones(2, 2), [3, 3]), [RANKING])
     assert {name: value.item() for name, value in alone.items()} == {
         "positive": 1,
         "hardest_negative": 0,
         "violations": 0,
     }
     # Items 0 and 1 show one clip: (0, 1) and (1, 0) are no negatives.
-    pair = diagnose(batch_scores([[0.9, 0.8, 0.1], [0.7, 0.5, 0.2], [0.3, 0.4, 0.6]], [0, 0, 1]), [RANKING])
+    pair = diagnose(batch_of([[0.9, 0.8, 0.1], [0.7, 0.5, 0.2], [0.3, 0.4, 0.6]], [0, 0, 1]), [RANKING])
     assert pair["hardest_negative"].item() == pytest.approx((0.1 + 0.2 + 0.4 + 0.3 + 0.4 + 0.2) / 6)
 
 
@@ -186,7 +195,7 @@ def test_metric_learning_losses_and_gradients_match_original_code(name, goldens)
         given = [f"{case}_audio", f"{case}_text"] if case.startswith("emb") else [f"{case}_sim"]
         leaves = [torch.tensor(golden[key], requires_grad=True) for key in given]
         scores = cosine(*map(Embedded, leaves)) if len(leaves) == 2 else leaves[0]
-        loss = losses.total_loss(batch_scores(scores, golden[f"{case}_labels"].tolist()), [ORIGINAL[name]])
+        loss = losses.total_loss(batch_of(scores, golden[f"{case}_labels"].tolist()), [ORIGINAL[name]])
         assert loss.item() == pytest.approx(float(golden[f"{case}_{name}_loss"]), abs=1e-9)
         loss.backward()
         for key, leaf in zip(given, leaves, strict=True):
@@ -197,7 +206,7 @@ def test_metric_learning_losses_and_gradients_match_original_code(name, goldens)
 def test_weighted_triplet_matches_hand_values_and_is_finite_for_a_collapsed_model():
     # P(.9) = .5 - .63 + .162 = .032, P(.5) = .2, P(.7) = .108. Hardest caption .8, .6, .2, clip .1, .3, .8:
     # N(.8) = .03 - .32 + .576 = .286, N(.6) = .114, N(.2) = -.014; N(.1) = -.001, N(.3) = -.009, N(.8) = .286.
-    batch = batch_scores(torch.tensor(SCORES, dtype=torch.float64))
+    batch = batch_of(torch.tensor(SCORES, dtype=torch.float64))
     total = (0.032 + 0.286) + (0.2 + 0.114) + (0.108 - 0.014) + (0.032 - 0.001) + (0.2 - 0.009) + (0.108 + 0.286)
     assert WEIGHTED["sum"].value(batch).item() == pytest.approx(total / 3)
     # Above s_ii - .2: .8 of .9, .6 of .5; .2 of .7 is not; of the clips .3 of .5 is not (the comparison is strict and
@@ -206,10 +215,10 @@ def test_weighted_triplet_matches_hand_values_and_is_finite_for_a_collapsed_mode
     assert WEIGHTED["each"].value(batch).item() == pytest.approx(each / 3)
     # P(1) = 0 and N(1) = .53, in both directions of every item.
     for clamp in WEIGHTED.values():
-        found = clamp.value(batch_scores(torch.ones(3, 3))).item()
+        found = clamp.value(batch_of(torch.ones(3, 3))).item()
         assert found == pytest.approx(1.06, abs=1e-6)
     # N(-1) = .03 + .4 + .9 = 1.33, where N(0) is .03; P(.5) = .5 - .35 + .05 = .2.
-    batch = batch_scores([[0.5, -1.0], [-1.0, 0.5]])
+    batch = batch_of([[0.5, -1.0], [-1.0, 0.5]])
     assert WEIGHTED["sum"].value(batch).item() == pytest.approx(2 * (0.2 + 1.33))
 
 
@@ -227,43 +236,34 @@ def slow_weighted(scores: np.ndarray, ids: list[int], settings: WeightedTriplet)
     return total / len(scores)
 
 
-@pytest.mark.parametrize("clamp", WEIGHTED)
 @pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_weighted_triplet_matches_a_loop_over_its_definition(size, clamp):
-    random = np.random.default_rng(size)
-    scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
-    settings = WEIGHTED[clamp].model_copy(update={"positive": [0.1, -0.3, 0.2, 0.4], "negative": [-0.2, 0.9]})
-    found = settings.value(batch_scores(scores, ids)).item()
-    assert found == pytest.approx(slow_weighted(scores, ids, settings))
+def test_losses_match_loops_over_their_definitions(size):
+    scores, ids, relax = drawn(size)
+    batch = batch_of(scores, ids, relax=relax, learned=learned(5.0, -2.0))
 
+    def value(term: Loss, **changes: Any) -> float:
+        found: float = term.model_copy(update=changes).value(batch).item()
+        return found
 
-def slow_gaps(scores: np.ndarray, ids: list[int], relax: np.ndarray, i: int) -> list[list[float]]:
-    """m r_ij + s_ij - s_ii, and with s_ji, of item i's negatives; m = 0.2."""
-    others = [j for j in range(len(scores)) if ids[j] != ids[i]]
-    return [[0.2 * relax[i, j] + s[i, j] - s[i, i] for j in others] for s in (scores, scores.T)]
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 13])
-def test_ranking_loss_reductions_match_loops(size):
-    random = np.random.default_rng(size)
-    scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
-    relax = random.uniform(0.4, 1, (size, size))
-    mean, hinge_of_mean = 0.0, 0.0
-    for i in range(size):
-        for gaps in slow_gaps(scores, ids, relax, i):
-            if gaps:
-                mean += float(np.mean(np.maximum(gaps, 0))) / size
-                hinge_of_mean += max(float(np.mean(gaps)), 0) / size
-    batch = batch_scores(scores, ids, relax)
-    assert ranking(reduce="mean", relax="cider").value(batch).item() == pytest.approx(mean)
-    assert ranking(reduce="hinge_of_mean", relax="cider").value(batch).item() == pytest.approx(hinge_of_mean)
-    assert mean >= hinge_of_mean
+    for reduce in REDUCTIONS:
+        assert value(RANKING, reduce=reduce) == pytest.approx(slow_ranking(scores, ids, 1, reduce))
+        assert value(RELAXED, reduce=reduce) == pytest.approx(slow_ranking(scores, ids, relax, reduce))
+    for settings in WEIGHTED.values():
+        other = settings.model_copy(update={"positive": [0.1, -0.3, 0.2, 0.4], "negative": [-0.2, 0.9]})
+        assert value(other) == pytest.approx(slow_weighted(scores, ids, other))
+    assert value(NT_XENT) == pytest.approx(slow_nt_xent(scores, ids, 0.07))
+    assert value(PUBLIC_NT_XENT) == pytest.approx(slow_nt_xent(scores, [*range(size)], 0.07))
+    assert value(PUBLIC_NT_XENT, directions="sum") == pytest.approx(2 * value(PUBLIC_NT_XENT))
+    for beta in (0.0, 0.25, 1.0):
+        assert value(HARD, beta=beta) == pytest.approx(slow_hard_negative(scores, ids, 0.2, beta), abs=1e-12)
+    assert value(HARD, beta=0.0) == pytest.approx(value(NT_XENT, temperature=0.2), abs=1e-12)
+    assert value(SIGMOID) == pytest.approx(slow_sigmoid(scores, ids, 5.0, -2.0))
 
 
 @pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])
 def test_all_ranking_loss_reductions_are_equal_for_one_negative(negatives):
-    random = np.random.default_rng(5)
-    batch = batch_scores(random.uniform(-1, 1, (6, 6)), [0, 1, 2, 2, 3, 4], random.uniform(0, 1, (6, 6)))
+    scores, _, relax = drawn(6)
+    batch = batch_of(scores, [0, 1, 2, 2, 3, 4], relax=relax)
     found = set()
     for reduce in REDUCTIONS:
         torch.manual_seed(1)
@@ -273,7 +273,16 @@ def test_all_ranking_loss_reductions_are_equal_for_one_negative(negatives):
 
 def every_term() -> list[Loss]:
     rankings = [ranking(negatives, reduce) for negatives in ANY_NEGATIVES for reduce in REDUCTIONS]
-    return [*rankings, RELAXED, ranking("semi_hard", relax="cider"), *WEIGHTED.values(), NT_XENT, PUBLIC_NT_XENT]
+    return [
+        *rankings,
+        RELAXED,
+        ranking("semi_hard", relax="cider"),
+        *WEIGHTED.values(),
+        NT_XENT,
+        PUBLIC_NT_XENT,
+        HARD,
+        SIGMOID,
+    ]
 
 
 @pytest.mark.parametrize("term", every_term(), ids=str)
@@ -281,9 +290,10 @@ def test_items_without_negatives_add_no_loss_or_gradient(term):
     """A batch of one clip, and one whose items are all captions of one; same-clip NT-Xent has negatives even there."""
     for ids in ([0], [3, 3, 3, 3]):
         scores = torch.rand(len(ids), len(ids), requires_grad=True)
-        loss = losses.total_loss(batch_scores(scores, ids, np.ones((len(ids), len(ids)))), [term])
+        batch = batch_of(scores, ids, relax=np.ones((len(ids), len(ids))), learned=learned())
+        loss = losses.total_loss(batch, [term])
         loss.backward()
-        if term is not PUBLIC_NT_XENT or len(ids) == 1:
+        if term is not SIGMOID and (term is not PUBLIC_NT_XENT or len(ids) == 1):
             assert loss.item() == 0
             assert not scores.grad.any()
         assert torch.isfinite(scores.grad).all()
@@ -292,35 +302,35 @@ def test_items_without_negatives_add_no_loss_or_gradient(term):
 @pytest.mark.parametrize("term", every_term(), ids=str)
 def test_perfectly_separated_batch_has_zero_hinge_losses(term):
     scores = torch.full((4, 4), -1.0).fill_diagonal_(0.5).requires_grad_()
-    if term.kind != "nt_xent" and term is not WEIGHTED["sum"]:
-        loss = losses.total_loss(batch_scores(scores, relax=np.ones((4, 4))), [term])
+    if isinstance(term, (Ranking, WeightedTriplet)) and term is not WEIGHTED["sum"]:
+        loss = losses.total_loss(batch_of(scores, relax=np.ones((4, 4))), [term])
         loss.backward()
         assert loss.item() == 0
         assert not scores.grad.any()
 
 
 def test_losses_pass_gradcheck_in_float64():
-    scores = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
+    def loss(scores: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        numbers = {"sigmoid_log_scale": scale, "sigmoid_bias": bias}
+        batch = batch_of(scores, [0, 1, 2, 0, 4], relax=relax, learned=numbers)
+        return losses.total_loss(batch, [RELAXED, MATCHING, NT_XENT, *WEIGHTED.values(), HARD, SIGMOID])
+
     relax = torch.rand(5, 5, dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda s: losses.total_loss(
-            batch_scores(s, [0, 1, 2, 0, 4], relax), [RELAXED, MATCHING, NT_XENT, WEIGHTED["each"], WEIGHTED["sum"]]
-        ),
-        scores,
-    )
+    given = torch.rand(5, 5, dtype=torch.float64), torch.tensor(0.5).double(), torch.tensor(-1.0).double()
+    assert torch.autograd.gradcheck(loss, [one.requires_grad_() for one in given])
 
 
 def test_accuracies_and_violations_in_a_batch_match_hand_values():
-    assert accuracies(batch_scores(SCORES)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert accuracies(batch_of(SCORES)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     # Rows: .9 loses against .95, .5 against .6, .7 wins. Columns: .9 wins, .5 wins, .7 loses against .95.
-    assert accuracies(batch_scores([[0.9, 0.3, 0.95], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])) == (
+    assert accuracies(batch_of([[0.9, 0.3, 0.95], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])) == (
         pytest.approx(1 / 3),
         pytest.approx(2 / 3),
     )
-    assert accuracies(batch_scores(torch.ones(4, 4))) == (0.0, 0.0)
-    assert accuracies(batch_scores(torch.ones(2, 2), [3, 3])) == (1.0, 1.0)
+    assert accuracies(batch_of(torch.ones(4, 4))) == (0.0, 0.0)
+    assert accuracies(batch_of(torch.ones(2, 2), [3, 3])) == (1.0, 1.0)
     # Gaps of -0.3: below a margin of 0.2, above one of 0.5.
-    batch = batch_scores([[0.5, 0.2], [0.2, 0.5]])
+    batch = batch_of([[0.5, 0.2], [0.2, 0.5]])
     narrow, wide = ranking(margin=0.2), ranking(margin=0.5)
     assert diagnose(batch, [narrow, wide])["violations"] == 0
     assert diagnose(batch, [wide, narrow])["violations"] == 1

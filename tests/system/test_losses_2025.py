@@ -1,18 +1,31 @@
-"""Positives, a learned temperature, distillation and epoch schedules: by hand, and against code of 2024 and 2025."""
+"""Positives, learned numbers, distillation and epoch schedules: by hand, and against code of 2024 and 2025."""
 
+import json
+import math
 from types import SimpleNamespace
 from typing import Any
 
+import augmented
 import numpy as np
 import pytest
+import tiny
 import torch
+from loss_batches import batch_of
+from outcomes import digest
+from safetensors.numpy import load_file
+from threads import one_thread  # noqa: F401  a fixture
+from trainings import NT_XENT
 
+from system.__main__ import main
 from system.losses import terms as losses
-from system.losses.terms import BatchScores, Distill, LearnedTemperature, NtXent
+from system.losses.terms import Distill, LearnedTemperature, NtXent
 from system.models.embeddings import Embedded
 from system.models.scores import cosine
 from system.recipe import schema
+from system.recipe.load import load_recipe
 from system.training.schedule import learning_rate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 POSITIVES = NtXent(kind="nt_xent", weight=1, temperature=LearnedTemperature(start=0.05), same_clip="positives")
 DISTILL = Distill(
@@ -30,38 +43,18 @@ def taught(*names: str, **changes: Any) -> Distill:
     return DISTILL.model_copy(update={"teachers": list(names), **changes})
 
 
-def batch_of(
-    audio: torch.Tensor, text: torch.Tensor, clips: np.ndarray, tau: torch.Tensor, teachers: np.ndarray | None
-) -> BatchScores:
-    """teachers: (N, M, 2, D), their embeddings of clip and text."""
-    ids = torch.from_numpy(clips)
-    cosines = {}
-    if teachers is not None:
-        names = DISTILL.teachers[: teachers.shape[1]]
-        both = torch.from_numpy(teachers)
-        cosines = {name: cosine(Embedded(both[:, m, 0]), Embedded(both[:, m, 1])) for m, name in enumerate(names)}
-    scores = cosine(Embedded(audio), Embedded(text))
-    unused = lambda: scores  # noqa: E731
-    return BatchScores(
-        scores,
-        torch.arange(len(scores)),
-        ids[:, None] == ids[None, :],
-        None,
-        unused,
-        unused,
-        cosines,
-        {"temperature": tau},
-    )
+def cosines(audio: Any, text: Any) -> torch.Tensor:
+    return cosine(Embedded(torch.as_tensor(audio)), Embedded(torch.as_tensor(text)))
 
 
 def case_of(golden: dict[str, Any], name: str) -> SimpleNamespace:
-    leaves = [torch.tensor(golden[f"{name}_{part}"], requires_grad=True) for part in ("audio", "text", "tau")]
-    teachers = np.stack([golden[f"{name}_teacher_{part}"] for part in ("audio", "text")], axis=2)
-    return SimpleNamespace(
-        leaves=leaves,
-        batch=batch_of(leaves[0], leaves[1], golden[f"{name}_clip"], leaves[2], teachers),
-        distill=taught(*DISTILL.teachers[: teachers.shape[1]]),
-    )
+    """A batch, its leaves, and the loss by as many teachers as it has."""
+    audio, text, tau = (torch.tensor(golden[f"{name}_{part}"], requires_grad=True) for part in ("audio", "text", "tau"))
+    pairs = zip(*(golden[f"{name}_teacher_{part}"].swapaxes(0, 1) for part in ("audio", "text")), strict=True)
+    teachers = dict(zip(DISTILL.teachers, (cosines(*pair) for pair in pairs), strict=False))
+    more = {"teachers": teachers, "learned": {"temperature": tau}}
+    batch = batch_of(cosines(audio, text), golden[f"{name}_clip"], **more)
+    return SimpleNamespace(leaves=[audio, text, tau], batch=batch, distill=taught(*teachers))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -73,7 +66,10 @@ def test_losses_their_gradients_and_their_weighted_sum_match_original_code(golde
         assert found.item() == pytest.approx(golden[f"{name}_{kind}"], abs=1e-9)
         for part, gradient in zip(("audio", "text", "tau"), torch.autograd.grad(found, case.leaves), strict=True):
             assert gradient.numpy() == pytest.approx(golden[f"{name}_{kind}_grad_{part}"], abs=1e-9), part
-    case = case_of(golden, name)
+    case, tau = case_of(golden, name), abs(float(golden[f"{name}_tau"]))
+    for kind, term in (("ntxent", POSITIVES), ("distill", case.distill)):
+        fixed = term.model_copy(update={"temperature": tau})
+        assert fixed.value(case.batch).item() == pytest.approx(golden[f"{name}_{kind}"], abs=1e-9)
     mixed = losses.total_loss(case.batch, [POSITIVES, case.distill])
     assert mixed.item() == pytest.approx(golden[f"{name}_mixed"], abs=1e-9)
     (gradient,) = torch.autograd.grad(mixed, case.leaves[:1])
@@ -82,20 +78,13 @@ def test_losses_their_gradients_and_their_weighted_sum_match_original_code(golde
     assert quarter.item() == pytest.approx(golden[f"{name}_half"], abs=1e-9)
 
 
-def test_temperatures_and_separate_teacher_scores_of_equal_captions(golden):
-    for name in ("c0", "c2", "c3"):
-        case, tau = case_of(golden, name), float(golden[f"{name}_tau"])
-        fixed = POSITIVES.model_copy(update={"temperature": tau})
-        assert fixed.value(case.batch).item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
-        changed = case.distill.model_copy(update={"temperature": tau})
-        assert changed.value(case.batch).item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
-    audio, text = (torch.from_numpy(golden[f"dup_{part}"]) for part in ("audio", "text"))
-    own = np.stack([golden["dup_teacher_audio"], golden["dup_teacher_text"]], axis=2)
-    last = {key: row for row, key in enumerate(golden["dup_caption_key"])}
-    shared = own.copy()
-    shared[:, :, 1] = golden["dup_teacher_text"][[last[key] for key in golden["dup_caption_key"]]]
-    term, clips = taught("one", temperature=0.05), np.arange(len(audio))
-    values = [term.value(batch_of(audio, text, clips, torch.tensor(1.0), rows)).item() for rows in (own, shared)]
+def test_equal_captions_have_separate_teacher_scores(golden):
+    audio, text, keys = (golden[f"dup_{part}"] for part in ("audio", "text", "caption_key"))
+    own_audio, own_text = (golden[f"dup_teacher_{part}"][:, 0] for part in ("audio", "text"))
+    last = {key: row for row, key in enumerate(keys)}
+    term, scores = taught("one", temperature=0.05), cosines(audio, text)
+    teachers = [cosines(own_audio, texts) for texts in (own_text, own_text[[last[key] for key in keys]])]
+    values = [term.value(batch_of(scores, teachers={"one": one})).item() for one in teachers]
     assert values[1] == pytest.approx(golden["dup_distill"], abs=1e-9), "the original's, which takes the last one's"
     assert values[0] == pytest.approx(7.73, abs=5e-3), "as its docstring has it"
 
@@ -109,53 +98,29 @@ def slow_positives(scores: np.ndarray, clips: np.ndarray, tau: float) -> float:
     return -total / (2 * len(cells))
 
 
-def plain(scores: Any, clips: Any, teachers: Any = None) -> BatchScores:
-    scores, ids = torch.as_tensor(scores, dtype=torch.float64), torch.as_tensor(clips)
-    taught_by = {} if teachers is None else {"one": torch.as_tensor(teachers, dtype=torch.float64)}
-    same = ids[:, None] == ids[None, :]
-    return BatchScores(scores, torch.arange(len(ids)), same, None, lambda: scores, lambda: scores, taught_by)
-
-
 def test_nt_xent_with_positives_matches_hand_values_and_loops():
     term = POSITIVES.model_copy(update={"temperature": 1.0})
     # Two items of one clip, all scores 0: four cells, each ln 1/2 in both directions.
-    assert term.value(plain(np.zeros((2, 2)), [5, 5])).item() == pytest.approx(np.log(2))
+    assert term.value(batch_of(np.zeros((2, 2)), [5, 5])).item() == pytest.approx(np.log(2))
     scores, clips = np.random.default_rng(0).normal(size=(7, 7)), np.array([0, 1, 0, 2, 0, 2, 3])
     for tau in (1.0, 0.1):
         changed = term.model_copy(update={"temperature": tau})
-        assert changed.value(plain(scores, clips)).item() == pytest.approx(slow_positives(scores, clips, tau))
+        assert changed.value(batch_of(scores, clips)).item() == pytest.approx(slow_positives(scores, clips, tau))
     both = term.model_copy(update={"directions": "sum"})
-    assert both.value(plain(scores, clips)).item() == pytest.approx(2 * slow_positives(scores, clips, 1))
-    alone = [term.model_copy(update={"same_clip": kind}) for kind in ("positives", "negatives", "masked")]
-    found = [one.value(plain(scores, np.arange(7))).item() for one in alone]
-    assert found == pytest.approx([found[0]] * 3), "with every clip once, all three are one"
+    assert both.value(batch_of(scores, clips)).item() == pytest.approx(2 * slow_positives(scores, clips, 1))
 
 
-def test_distillation_matches_hand_values_and_loops_and_averages_captions():
+def test_distillation_matches_hand_values_and_averages_captions():
     term = taught("one", temperature=1.0)
     # A teacher that is sure of the diagonal, a model that knows nothing: ln 2.
-    sure = [[1000.0, 0.0], [0.0, 1000.0]]
-    assert term.value(plain(np.zeros((2, 2)), [0, 1], sure)).item() == pytest.approx(np.log(2))
-    rng = np.random.default_rng(1)
-    scores, teacher = rng.normal(size=(5, 5)), rng.normal(size=(5, 5))
-    for tau in (1.0, 0.5):
-        total = 0.0
-        for a, b in ((scores, teacher), (scores.T, teacher.T)):
-            for i in range(5):
-                weights = np.exp(b[i] / tau)
-                logs = a[i] / tau - np.log(np.exp(a[i] / tau).sum())
-                total -= (weights / weights.sum() * logs).sum() / 10
-        changed = term.model_copy(update={"temperature": tau})
-        assert changed.value(plain(scores, np.arange(5), teacher)).item() == pytest.approx(total)
+    sure = {"one": torch.tensor([[1000.0, 0.0], [0.0, 1000.0]])}
+    assert term.value(batch_of(torch.zeros(2, 2), teachers=sure)).item() == pytest.approx(np.log(2))
     # Both in the teachers' matrix and in the model's; item 1 has two captions.
     each, teachers = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
-    batch = BatchScores(
-        each, torch.tensor([0, 1, 1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: each,
-        {"one": teachers},
-    )  # fmt: skip
+    batch = batch_of(each, row_of=[0, 1, 1], teachers={"one": teachers})
     joined = [torch.stack([one[:, 0], one[:, 1:].mean(1)], 1) for one in (each, teachers)]
-    term = taught("one", temperature=0.3)
-    assert term.value(batch).item() == pytest.approx(term.value(plain(joined[0], [0, 1], joined[1])).item())
+    expected = term.value(batch_of(joined[0], teachers={"one": joined[1]})).item()
+    assert term.value(batch).item() == pytest.approx(expected)
 
 
 def stage(until: float, lr: float, start: float = 1e-7, shape: str = "cosine") -> schema.Stage:
@@ -191,3 +156,30 @@ def test_epoch_schedule_that_ends_with_its_warm_up_is_refused():
     )
     made = schema.Stage.model_construct(schedule=without)
     assert [learning_rate(made, 1.0, step, 2, []) for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
+
+
+def test_learned_parameters_of_the_loss_are_trained_saved_and_resumed(tmp_path, monkeypatch):
+    manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 12})
+    stage = tiny.stage(epochs=2, steps_per_epoch=3, losses=[{"kind": "sigmoid", "weight": 1, "scale": 5, "bias": -3}])
+    later = tiny.stage(epochs=1, steps_per_epoch=2, losses=[NT_XENT])
+    later |= {"start_from": {"kind": "stage", "stage": "first", "checkpoint": "last"}}
+    content = tiny.recipe(manifest, tmp_path, first=stage, second=later)
+    path = tiny.write_recipe(tmp_path / "recipe.yaml", content)
+    losses = [{"kind": "sigmoid", "weight": 1, "scale": scale, "bias": -3} for scale in (5, 7)]
+    both = content | {"stages": {"first": stage | {"losses": losses}, "second": later | {"losses": losses[1:]}}}
+    start = load_recipe(tiny.write_recipe(tmp_path / "both.yaml", both)).recipe.learned
+    assert start["sigmoid_log_scale"] == pytest.approx(math.log(5)), "of the first term"
+    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
+    weights = load_file(tmp_path / "run/first/e0002.safetensors")
+    scale, bias = (float(weights[f"learned.sigmoid_{name}"]) for name in ("log_scale", "bias"))
+    assert 0 < abs(scale - math.log(5)) < 1
+    assert 0 < abs(bias + 3) < 1
+    augmented.killed_and_resumed(path, tmp_path / "again", 4, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "exported")]) == 0
+    other = tiny.stage(epochs=1, steps_per_epoch=2, start_from={"kind": "model", "folder": str(tmp_path / "exported")})
+    fresh = tiny.write_recipe(tmp_path / "other.yaml", tiny.recipe(manifest, tmp_path, only=other))
+    assert main(["run", "--until=training", str(fresh), "--out", str(tmp_path / "other")]) == 0, (
+        "a loss without these parameters"
+    )
+    assert len(json.loads((tmp_path / "other/only/done.json").read_text())["lines"]) == 1
