@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,6 @@ Tokens = list[str]
 def clotho(shared: Path, *splits: str) -> list[str]:
     paths = [shared / f"data/clotho/clotho_captions_{split}.csv" for split in splits]
     return [row[f"caption_{n}"] for path in paths for _, row in read_table(path, ["file_name"]) for n in range(1, 6)]
-
-
-def audiocaps(shared: Path, *splits: str) -> list[str]:
-    return [row["caption"] for s in splits for _, row in read_table(shared / f"data/audiocaps/{s}.csv", ["caption"])]
 
 
 def scores(documents: list[list[Tokens]], captions: list[Tokens], dtype: Any = np.float64) -> np.ndarray:
@@ -88,7 +84,7 @@ def test_cider_of_three_captions_matches_hand_values():
     assert not found[:2, 2].any()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_cider_matches_slow_reference(seed):
     random = np.random.default_rng(seed)
     corpus = random_captions(random, 23, words=5)
@@ -109,31 +105,23 @@ def test_cider_is_zero_without_common_words_and_independent_of_other_calls():
     assert among.scores(5, 5).shape == (0, 45)
     # Joined captions are new in every batch: a training's memory must not grow by them.
     cider = CiderD(each([["a", "dog"], ["rain"]]))
-    first = cider.features([["new", "words"], ["rain"]])
-    cider.features([["other", "new", "words", "of", "a", "dog"]])
-    again = cider.features([["new", "words"], ["rain"]])
-    assert first.candidate.shape == again.candidate.shape
-    assert (first.candidate != again.candidate).nnz == 0
+    sizes = [cider.features([["new", f"words{n}"], ["rain"]]).candidate.shape for n in range(3)]
+    assert sizes[0] == sizes[1] == sizes[2]
     assert not scores([[["a", "dog"]]], [["a", "dog"], ["a"]]).any()  # one document: log 1 = 0
     assert not scores([[["a"]], [[]], [["a"]], [[]]], [[], []]).any()  # no words
     assert scores([[["a"]], [[]]], [["a"]])[0, 0] == pytest.approx(2.5)  # a document without words counts
     assert scores([[["a"]], [["b"]]], []).shape == (0, 0)
 
 
-class Counted(list[Any]):
-    """A list that gives another length: compute_cider takes the number of its pairs for the number of documents."""
-
-    def __init__(self, items: Iterable[Any], length: int) -> None:
-        super().__init__(items)
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-
 def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens]]) -> np.ndarray:
     """Scores of single pairs by pycocoevalcap, with the document frequencies of these documents."""
     from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+    class Counted(list[Any]):
+        """compute_cider takes the number of its pairs for the number of documents."""
+
+        def __len__(self) -> int:
+            return len(documents)
 
     corpus, scorer = CiderScorer(), CiderScorer()
     for captions in documents:
@@ -141,12 +129,11 @@ def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens
     corpus.compute_doc_freq()
     for candidate, reference in pairs:
         scorer += (" ".join(candidate), [" ".join(reference)])
-    scorer.document_frequency = corpus.document_frequency
-    scorer.crefs = Counted(scorer.crefs, len(documents))
+    scorer.document_frequency, scorer.crefs = corpus.document_frequency, Counted(scorer.crefs)
     return np.array(scorer.compute_cider())
 
 
-@pytest.mark.parametrize(("per_document", "pairs"), first_quick([(5, 2_000), (1, 20_000), (5, 20_000)], 1))
+@pytest.mark.parametrize(("per_document", "pairs"), first_quick([(5, 1_000), (1, 20_000)], 1))
 def test_cider_matches_pycocoevalcap_on_clotho(shared, pairs, per_document):
     captions = tokenize(clotho(shared, "development")[: 2 * pairs], "regex")
     documents = [captions[i : i + per_document] for i in range(0, len(captions), per_document)]
@@ -160,13 +147,9 @@ def test_cider_matches_pycocoevalcap_on_clotho(shared, pairs, per_document):
     assert np.abs(official(documents, same) - found[a, b]).max() < 1e-9
 
 
-def stored(goldens: Path) -> dict[str, Any]:
-    return json.loads((goldens / "cider.json").read_text())
-
-
 @pytest.mark.parametrize("kind", ["ptb", "simple"])
 def test_cider_matches_stored_scores(goldens, kind):
-    golden = stored(goldens)
+    golden = json.loads((goldens / "cider.json").read_text())
     captions = [text.split() for text in golden[f"tokens_{kind}"]]
     checked = 0
     for name, corpus in golden["corpora"].items():
@@ -205,18 +188,18 @@ TOKENS = {
 }
 
 
-@pytest.mark.parametrize("caption", TOKENS)
-def test_regex_tokens_match_hand_values(caption):
-    assert " ".join(regex_tokens(caption)) == TOKENS[caption]
-
-
-def test_regex_tokens_match_stored_ptb_tokens_and_ptb_hand_values(goldens):
-    golden = stored(goldens)
+def test_regex_tokens_match_hand_values_and_stored_ptb_tokens(goldens):
+    assert {caption: " ".join(regex_tokens(caption)) for caption in TOKENS} == TOKENS
+    golden = json.loads((goldens / "cider.json").read_text())
     assert [" ".join(regex_tokens(text)) for text in golden["raw"]] == golden["tokens_ptb"]
+
+
+def test_ptb_tokens_match_hand_values():
     java()
     by_hand = {caption: text for caption, text in TOKENS.items() if "!" not in caption}  # PTBTokenizer keeps "!!!"
-    assert [" ".join(found) for found in tokenize(list(by_hand), "ptb")] == list(by_hand.values())
-    assert tokenize(["a\rb", "", "c\n\nd", "e\u2028f", ""], "ptb") == [["a", "b"], [], ["c", "d"], ["e", "f"], []]
+    more = ["a\rb", "", "c\n\nd", "e\u2028f", ""]
+    found = [" ".join(tokens) for tokens in tokenize([*by_hand, *more], "ptb")]
+    assert found == [*by_hand.values(), "a b", "", "c d", "e f", ""]
     assert tokenize([], "ptb") == []
 
 
@@ -231,7 +214,8 @@ def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared):
     captions = clotho(shared, "development", "validation", "evaluation")
     assert len(captions) == 29_645
     assert tokenize(captions, "regex") == tokenize(captions, "ptb")
-    captions = audiocaps(shared, "train", "val", "test")
+    tables = [read_table(shared / f"data/audiocaps/{split}.csv", ["caption"]) for split in ("train", "val", "test")]
+    captions = [row["caption"] for table in tables for _, row in table]
     both = zip(tokenize(captions, "regex"), tokenize(captions, "ptb"), strict=True)
     assert sum(ours != theirs for ours, theirs in both) == 20
 
@@ -251,17 +235,12 @@ def test_ptb_without_or_with_failing_java_is_refused(monkeypatch, tmp_path):
 PERCENTS = [0.0, 12.5, 50.0, 80.0, 90.0, 99.0, 99.9, 100.0]
 
 
-@pytest.fixture(params=[False, True])
-def small_blocks(request, monkeypatch):
-    """Also many blocks."""
-    if request.param:
-        monkeypatch.setattr(cider_pairs, "_BLOCK", 160)
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 14), (2, 3), (3, 2), (4, 1)])
-def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(seed, longest):
+@pytest.mark.parametrize("block", [None, 160])
+@pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 3), (3, 2), (4, 1)])
+def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(seed, longest, block, monkeypatch):
     """Short captions of few words give many ties; the last corpus has no words at all."""
+    if block:
+        monkeypatch.setattr(cider_pairs, "_BLOCK", block)
     random = np.random.default_rng(seed)
     captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)
     expected = np.sort(scores(each(captions), captions, np.float32), axis=None)
@@ -286,26 +265,14 @@ def test_cider_percentiles_of_clotho_development_match_stored_values(development
     assert found == pytest.approx(expected, abs=3.5e-5)
 
 
-WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
-
-
 def corpus(seed: int = 0, clips: int = 12) -> list[list[str]]:
     """Clips with 1 to 5 captions."""
     random = np.random.default_rng(seed)
-    return [
-        [" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(random.integers(1, 6))]
-        for _ in range(clips)
-    ]
+    return [[" ".join(one) for one in random_captions(random, random.integers(1, 6), 8, 9)] for _ in range(clips)]
 
 
 def settings(**changes: Any) -> Cider:
     return Cider.model_validate(tiny.relevance(tiny.PAPERS_POINTS, **changes))
-
-
-def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
-    cider = CiderD([[regex_tokens(caption) for caption in captions] for captions in documents])
-    features = cider.features([regex_tokens(caption) for caption in captions])
-    return CiderAmong(features, np.arange(len(captions)), np.float64).scores(0, len(captions))
 
 
 def between(relevance: Relevance, captions: list[str]) -> np.ndarray:
@@ -318,72 +285,70 @@ def test_cider_relevance_between_captions_matches_a_slow_reference():
     relevance.prepare(caption for captions in clips[:4] for caption in captions)
     captions = [clips[0][0], "a zebra barks", clips[7][0], "zebra barks on", clips[0][0], "!!!"]
     found = between(relevance, captions)
-    counted = [[caption] for captions in clips for caption in captions]
+    counted = each([regex_tokens(caption) for captions in clips for caption in captions])
     assert found.dtype == np.float32
-    assert found == pytest.approx(plain_scores(counted, captions), rel=1e-5, abs=1e-6)
+    assert found == pytest.approx(scores(counted, [*map(regex_tokens, captions)]), rel=1e-5, abs=1e-6)
     assert found[1, 3] > 1  # a new word is shared by new captions
     assert not np.array_equal(found, found.T)
     assert np.array_equal(between(relevance, captions[::-1]), found[::-1, ::-1])
     assert between(relevance, []).shape == (0, 0)
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_cider_of_items_matches_loops(shuffled):
-    items = corpus(3, 9)
+def test_cider_of_items_matches_loops():
+    items = corpus(6, 9)
     assert {len(captions) for captions in items} == {1, 2, 3, 4, 5}
     row_of = np.repeat(np.arange(9), [len(captions) for captions in items])
-    captions = [caption for own in items for caption in own]
-    if shuffled:
-        order = np.random.default_rng(0).permutation(len(captions))
-        row_of, captions = row_of[order], [captions[n] for n in order]
+    captions = np.array([caption for own in items for caption in own])
     relevance = Relevance(settings(), corpus())
-    each = between(relevance, captions)
-    blocks = [[each[row_of == i][:, row_of == j] for j in range(9)] for i in range(9)]
-    mean = np.array([[block.mean() for block in row] for row in blocks])
-    found = relevance.cider_of_items(captions, row_of)
-    assert found.dtype == np.float32
-    assert found == pytest.approx(mean, rel=1e-5, abs=1e-7)
-    assert not np.allclose(mean, mean.T)
+    for order in (np.arange(len(captions)), np.random.default_rng(0).permutation(len(captions))):
+        scores, rows = between(relevance, captions[order].tolist()), row_of[order]
+        mean = np.array([[scores[rows == i][:, rows == j].mean() for j in range(9)] for i in range(9)])
+        found = relevance.cider_of_items(captions[order].tolist(), rows)
+        assert found.dtype == np.float32
+        assert found == pytest.approx(mean, rel=1e-5, abs=1e-7)
+        assert not np.allclose(mean, mean.T)
 
 
-def margin_factor(scores, thresholds, factors):
+def margin_factor(scores: Any, thresholds: list[float], factors: list[float]) -> np.ndarray:
     """Return factors as if `thresholds` were the percentiles of a corpus."""
     relax = [PercentileFactor(percentile=float(n), factor=factor) for n, factor in enumerate(factors)]
-    relevance = Relevance(settings(relax=relax), corpus())
+    relevance = Relevance(settings(relax=relax), [["a"], ["b"]])
     relevance.percentiles = thresholds
-    return relevance.margin_factor(scores)
+    return relevance.margin_factor(np.array(scores, np.float32))
 
 
-def test_margin_factors_of_corpora_of_two_and_more_captions_match_hand_values():
-    points = [0.05, 0.1, 0.5], [1.0, 0.7, 0.4]
-    scores = np.array([[0.0, 0.05, 0.075], [0.1, 0.3, 0.5], [0.9, 10.0, 0.2]], np.float32)
-    assert margin_factor(scores, *points).dtype == np.float32
-    assert margin_factor(scores, *points) == pytest.approx(
-        np.array([[1, 1, 0.85], [0.7, 0.55, 0.4], [0.4, 0.4, 0.625]]), abs=1e-6
-    )
-    scores = np.array([0.0, 1e-6, 0.25, 0.5, 1.0])
-    found = margin_factor(scores, [0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
-    assert found == pytest.approx([1.0, 0.7, 0.55, 0.4, 0.4], abs=1e-5)
-    assert margin_factor(np.array([0.0, 0.1]), [0.0] * 3, [1.0, 0.7, 0.4]) == pytest.approx([1.0, 0.4])
-    assert margin_factor(np.array([0.1, 0.2, 0.3]), [0.2, 0.2, 0.2], [1.0, 0.7, 0.4]) == pytest.approx([1.0, 1.0, 0.4])
-    assert margin_factor(np.array([0.0, 5.0]), [0.3], [0.6]) == pytest.approx([0.6, 0.6])
-    relax = [PercentileFactor(percentile=50.0, factor=0.6)]
-    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]])
-    assert found.margin_factor(np.array([0.0, 7.5])) == pytest.approx([0.6, 0.6])
-    relax = [PercentileFactor(percentile=q, factor=1.0) for q in (50.0, 100.0)]
-    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]])
-    assert found.percentiles == pytest.approx([0, 7.5], rel=2e-4), "three words have n-grams of three of four orders"
+@pytest.mark.parametrize(
+    ("thresholds", "factors", "scores", "expected"),
+    [
+        (
+            [0.05, 0.1, 0.5],
+            [1.0, 0.7, 0.4],
+            [0.0, 0.05, 0.075, 0.1, 0.3, 0.5, 0.9, 10],
+            [1, 1, 0.85, 0.7, 0.55, *[0.4] * 3],
+        ),
+        ([0.0, 0.0, 0.5], [1.0, 0.7, 0.4], [0.0, 1e-6, 0.25, 0.5, 1.0], [1.0, 0.7, 0.55, 0.4, 0.4]),
+        ([0.0] * 3, [1.0, 0.7, 0.4], [0.0, 0.1], [1.0, 0.4]),
+        ([0.25] * 3, [1.0, 0.7, 0.4], [0.1, 0.25, 0.3], [1.0, 1.0, 0.4]),
+        ([0.3], [0.6], [0.0, 5.0], [0.6, 0.6]),
+    ],
+)
+def test_margin_factors_match_hand_values(thresholds, factors, scores, expected):
+    found = margin_factor([scores, scores[::-1]], thresholds, factors)
+    assert found.dtype == np.float32
+    assert found == pytest.approx(np.array([expected, expected[::-1]]), abs=1e-5)
 
 
 def test_relax_thresholds_are_percentiles_of_the_corpus():
     clips = corpus(5, 20)
     relevance = Relevance(settings(), clips)
-    each = between(relevance, [caption for captions in clips for caption in captions])
-    scores = np.sort(each, axis=None)
+    scores = np.sort(between(relevance, [caption for captions in clips for caption in captions]), axis=None)
     expected = [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
     assert relevance.percentiles == pytest.approx(expected, rel=1.3e-4)
     factors = relevance.margin_factor(np.array(relevance.percentiles, np.float32))
     assert factors == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
+    relax = [PercentileFactor(percentile=q, factor=1.0) for q in (50.0, 100.0)]
+    found = Relevance(settings(relax=relax), [["a dog barks"], ["rain falls"]])
+    assert found.percentiles == pytest.approx([0, 7.5], rel=2e-4), "three words have n-grams of three of four orders"
 
 
 @pytest.mark.parametrize("clips", [[], [[], []], [["a dog"]], [["a dog"], []]])
@@ -392,7 +357,7 @@ def test_relevance_corpora_with_fewer_than_two_captions_are_refused(clips):
         Relevance(settings(), clips)
 
 
-def test_captions_without_words_have_cider_0(tmp_path):
+def test_captions_without_words_have_cider_0():
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
     assert relevance.percentiles == [0.0, 0.0, 0.0]
     found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))

@@ -1,6 +1,5 @@
 """Items that become two clips: the mixture, its captions, its place among losses, and who may not have it."""
 
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -104,22 +103,6 @@ def test_mixed_clips_match_hand_computed_random_draws():
             assert (one.added.clip, one.captions, one.numbers) == (CATS, ("It rains and Meowing",), (0,))
             assert (other.added.clip, other.captions, other.numbers) == (RAIN, ("Two dogs and It rains!",), (1,))
             assert other.added.decibels == pytest.approx(4.6, abs=0.01)
-
-
-def test_mixing_draws_have_expected_frequencies():
-    clips = [CATS, DOGS, RAIN, clip("bell.wav", "A bell")]
-    augmentation = Augmentation(mixing(0.25, low_db=-3, high_db=9), [*clips, MUTE])
-    items = [Item(DOGS, ("Dogs bark.",), (0,))] * 100
-    found = [item for step in range(100) for item in augmentation(items, [step])]
-    added = [item.added for item in found if item.added]
-    assert len(added) / len(found) == pytest.approx(0.25, abs=0.02)
-    shares = Counter(one.clip.file_name for one in added)
-    assert {name: count / len(added) for name, count in shares.items()} == pytest.approx(
-        {"cats.wav": 1 / 3, "rain.wav": 1 / 3, "bell.wav": 1 / 3}, abs=0.04
-    )
-    for values, low, high in (([a.decibels for a in added], -3, 9), ([a.offset for a in added], 0, 1)):
-        found_quantiles = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
-        assert found_quantiles == pytest.approx(np.linspace(low, high, 5), abs=0.05 * (high - low))
 
 
 def test_captions_of_mixtures_are_replaced_too(tmp_path):
@@ -236,19 +219,6 @@ def test_random_parts_of_long_clips_match_hand_values(tmp_path):
         for name, row, length in zip(LENGTHS, found.values[..., 0], found.lengths.tolist(), strict=True):
             begin = first if name == "d" else 1
             assert name == "e" or row[:length].tolist() == [*range(begin, begin + length)]
-
-
-def test_random_parts_depend_on_seed_stage_step_and_item():
-    def made(*seed: int) -> Sampler:
-        return Sampler([make_items([clip(f"{n}.wav", "x") for n in range(9)], "clip")], "size", 8, 1, seed)
-
-    some = [made(1, 0).crop_offsets(3), made(1, 0).crop_offsets(4), made(1, 1).crop_offsets(3)]
-    assert some[0].tolist() == made(1, 0).crop_offsets(3).tolist()
-    many = np.concatenate([*some, *(made(2, 0).crop_offsets(step) for step in range(100))])
-    assert many.shape == (824, 2)
-    assert np.unique(many).size == many.size
-    for column in many.T:
-        assert np.quantile(column, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx(np.linspace(0, 1, 5), abs=0.07)
 
 
 def test_training_batches_contain_a_random_part_of_long_clips(tmp_path):

@@ -10,15 +10,15 @@ import tiny
 import torch
 
 from data_tools.errors import KitError
-from data_tools.manifest import read_manifest
+from data_tools.manifest import Clip, read_manifest
 from system.audio.logmel import LogMel
 from system.batches.items import Item
 from system.batches.loader import collate
 from system.features.extract import Features, build_features
 from system.losses import terms as losses
-from system.losses.terms import Matching, Ranking
-from system.models.audio.crnn import Gru
-from system.models.audio.heads import ExpertHeads, FrameLayers
+from system.losses.terms import Ranking
+from system.models.audio import ExpertHeads, Gru
+from system.models.audio.heads import FrameLayers
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
 from system.models.retrieval import RetrievalModel
@@ -31,24 +31,13 @@ from system.runs.open import build_model
 from system.training.step import embed_and_score
 from system.training.validation import Validation, accuracies
 
-RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
-MATCHING = Matching(kind="matching", weight=3)
-
-
 # encoders
 
 
-def heads(**changes: Any) -> ExpertHeads:
+def heads(*experts: str, **changes: Any) -> ExpertHeads:
     expert = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
-    settings: dict[str, Any] = {
-        "width": 16,
-        "layers": 2,
-        "heads": 2,
-        "ffn_dim": 24,
-        "max_positions": 10,
-        "dropout": 0.1,
-    }
-    return ExpertHeads(kind="expert_heads", experts={"e": expert}, **(settings | changes))
+    sizes = {"width": 16, "layers": 2, "heads": 2, "ffn_dim": 24, "max_positions": 10, "dropout": 0.1}
+    return ExpertHeads(kind="expert_heads", experts=dict.fromkeys(experts or "e", expert), **(sizes | changes))
 
 
 def slow_head(head: FrameLayers, frames: torch.Tensor) -> torch.Tensor:
@@ -90,10 +79,7 @@ def test_embedding_is_the_mean_of_expert_embeddings_and_ignores_padding():
     frames = torch.randn(1, 7, 8)
     filled = torch.cat([frames, torch.full((1, 20, 8), 1e3)], 1)
     assert torch.allclose(head(Series(frames, torch.tensor([7]))), head(Series(filled, torch.tensor([7]))), atol=1e-5)
-    settings = heads()
-    settings = settings.model_copy(update={"experts": {"a": settings.experts["e"], "b": settings.experts["e"]}})
-
-    both = settings.build(12).eval()
+    both = heads("a", "b").build(12).eval()
     series = Series(torch.randn(3, 5, 8), torch.tensor([5, 2, 4]))
     with torch.no_grad():
         expected = (both.heads["expert_a"](series) + both.heads["expert_b"](series)) / 2
@@ -137,8 +123,12 @@ def test_embeddings_are_the_same_alone_and_in_mixed_batches(world):
             assert torch.allclose(model.text([text]).values[0], row, atol=1e-5)
         assert torch.allclose(embed_clips(model, clips, features).values, together, atol=1e-5)
         assert torch.allclose(embed_texts(model, texts).values, model.text(texts).values, atol=1e-5)
-        again = embed_clips(model.train(), clips, features).values
-        assert torch.equal(again, embed_clips(model.train(), clips, features).values)
+        assert not any(layer.training for layer in model.modules())
+        assert torch.equal(
+            embed_clips(model.train(), clips, features).values, embed_clips(model, clips, features).values
+        )
+        embed_texts(model, texts)
+        assert all(layer.training for layer in model.modules()), "as before"
 
 
 def test_scores_of_several_captions_are_averaged(world):
@@ -192,89 +182,78 @@ def test_series_embedded_from_a_pool_are_unpadded_and_in_clip_order(world, monke
         assert torch.allclose(found.rows([row]).values, alone, atol=1e-6)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_model_is_in_training_mode_again_after_embedding_a_pool(world, training):
-    recipe, clips, features = world
-    model = scratch_model(recipe).train(training)
-    for embed in (lambda: embed_clips(model, clips[:2], features), lambda: embed_texts(model, ["a tone"])):
-        embed()
-        assert {layer.training for layer in model.modules()} == {training}
-
-
 # validation
+
+
+def validated(world: Any, model: RetrievalModel, split: str, precision: str = "float32", **changes: Any) -> Any:
+    """Values and diagnostics of a validation on a split, as the recipe's stage has it but for some changes."""
+    recipe, clips, features = world
+    monitor = recipe.stages["only"].monitor
+    changes["monitor"] = monitor.model_copy(update={"metrics": changes.pop("metrics", monitor.metrics)})
+    stage = recipe.stages["only"].model_copy(update=changes)
+    return Validation([clip for clip in clips if clip.split == split], stage, features, precision=precision)(model)
 
 
 def test_validation_metrics_match_slow_reference(world):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
-    stage = recipe.stages["only"].model_copy(update={"batch_size": 4})
-    metrics = ["loss", "m1", "m2", "mAP@10", "mAP@16", "recall_sum"]
-    stage = stage.model_copy(update={"monitor": stage.monitor.model_copy(update={"metrics": metrics})})
-    values, seen = Validation(own, stage, features)(model)
+    values, seen = validated(world, model, "validation", batch_size=4, metrics=["loss", "m1", "m2", "recall_sum"])
     order = np.random.default_rng(0).permutation(len(own))[:8]
     batches = [[Item(own[i], tuple(own[i].captions[:2])) for i in order[start : start + 4]] for start in (0, 4)]
     expected = []
     with torch.no_grad():
         for batch in batches:
             scores = embed_and_score(model, collate(batch, features), "float32")
-            expected.append([losses.total_loss(scores, stage.losses).item(), *accuracies(scores)])
-        matrix = cosine(
-            embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features)
-        )
+            total = losses.total_loss(scores, recipe.stages["only"].losses).item()
+            expected.append([total, *accuracies(scores)])
     assert [values["loss"], values["m1"], values["m2"]] == pytest.approx(np.mean(expected, 0).tolist(), abs=1e-5)
-    found = []
-    for query, row in enumerate(matrix.numpy()):
-        names = sorted(range(len(own)), key=lambda c: (-row[c], own[c].id))
-        found.append(1 + names.index(query // 5))
-    ranks = np.array(found)
-    assert values["mAP@10"] == pytest.approx(float(np.where(ranks <= 10, 1 / ranks, 0).mean()), abs=1e-6)
+    ranks = slow_ranks(model, own, features)
     assert values["recall_sum"] == pytest.approx(float(sum((ranks <= k).mean() for k in (1, 5, 10))), abs=1e-6)
     assert 0 < seen["spread_of_captions"] < 1
 
 
-@pytest.mark.parametrize("k", [10, 16])
-def test_validation_map_at_k_cuts_the_ranking_at_k(world, k):
+def slow_ranks(model: RetrievalModel, clips: list[Clip], features: Features) -> np.ndarray:
+    """The rank of the own clip of every caption."""
+    with torch.no_grad():
+        captions = embed_texts(model, [text for clip in clips for text in clip.captions])
+        matrix = cosine(captions, embed_clips(model, clips, features)).numpy()
+    found = []
+    for query, row in enumerate(matrix):
+        names = sorted(range(len(clips)), key=lambda c: (-row[c], clips[c].id))
+        found.append(1 + names.index(query // 5))
+    return np.array(found)
+
+
+def test_validation_map_at_k_cuts_the_ranking_at_k(world):
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
-    own = [clip for clip in clips if clip.split == "development"]
-    stage = recipe.stages["only"]
-    monitor = stage.monitor.model_copy(update={"metrics": [f"mAP@{k}"]})
-    values, _ = Validation(own, stage.model_copy(update={"monitor": monitor}), features)(model)
-    with torch.no_grad():
-        captions = embed_texts(model, [text for clip in own for text in clip.captions])
-        matrix = cosine(captions, embed_clips(model, own, features)).numpy()
-    owners = np.repeat(np.arange(len(own)), [len(clip.captions) for clip in own])
-    ranks = 1 + (matrix > matrix[np.arange(len(matrix)), owners][:, None]).sum(1)
+    values, _ = validated(world, model, "development", metrics=["mAP@10", "mAP@16"])
+    ranks = slow_ranks(model, [clip for clip in clips if clip.split == "development"], features)
     assert (ranks > 16).any()
     assert ((ranks > 10) & (ranks <= 16)).any()
-    assert values == {f"mAP@{k}": pytest.approx(float(np.where(ranks <= k, 1 / ranks, 0).mean()), abs=1e-6)}
+    expected = {f"mAP@{k}": float(np.where(ranks <= k, 1 / ranks, 0).mean()) for k in (10, 16)}
+    assert values == pytest.approx(expected, abs=1e-6)
 
 
 def test_validation_in_16_bits_differs_by_at_most_a_thousandth(world):
-    recipe, clips, features = world
-    model = scratch_model(recipe).eval()
-    own = [clip for clip in clips if clip.split == "validation"]
-    stage = recipe.stages["only"]
-    found = {name: Validation(own, stage, features, precision=name)(model)[0] for name in ("float32", "fp16")}
-    assert found["fp16"]["loss"] != found["float32"]["loss"], "computed in 16 bits"
-    assert found["fp16"]["loss"] == pytest.approx(found["float32"]["loss"], abs=1e-3)
+    model = scratch_model(world[0]).eval()
+    exact, found = (validated(world, model, "validation", name)[0]["loss"] for name in ("float32", "fp16"))
+    assert found != exact, "computed in 16 bits"
+    assert found == pytest.approx(exact, abs=1e-3)
 
 
 def test_validation_uses_the_same_random_negatives_each_time(world):
-    recipe, clips, features = world
-    model = scratch_model(recipe).eval()
-    own = [clip for clip in clips if clip.split == "validation"]
+    model = scratch_model(world[0]).eval()
     random = Ranking(kind="ranking", weight=1, margin=2, relax="none", negatives="random")
-    stage = recipe.stages["only"].model_copy(update={"batch_size": 8, "losses": [random]})
-    validation = Validation(own, stage, features)
-    torch.manual_seed(5)
-    first = validation(model)[0]["loss"]
-    after = torch.rand(1)
-    torch.manual_seed(6)
-    assert validation(model)[0]["loss"] == first
-    torch.manual_seed(5)
-    assert torch.equal(torch.rand(1), after)  # and does not change the draws of training
+    found, after = [], []
+    for seed in (5, 6):
+        torch.manual_seed(seed)
+        found.append(validated(world, model, "validation", batch_size=8, losses=[random])[0]["loss"])
+        after.append(torch.rand(1))
+        torch.manual_seed(seed)
+        assert torch.equal(torch.rand(1), after[-1]), "it does not change the draws of training"
+    assert found[0] == found[1]
 
 
 def test_validation_with_one_clip_is_refused(world):

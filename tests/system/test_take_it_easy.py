@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from outcomes import COUNTED, digest, kill_after, lines
 
 from data_tools.datasets.clotho import hold_out
 from data_tools.errors import DataError
-from submission.errors import SubmissionError
+from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
-from submission.metrics.blend import blend
 from system.__main__ import main
 from system.experiments.studies import load_study
 from system.recipe.load import RecipeError, load_recipe
@@ -24,18 +24,13 @@ from system.recipe.load import RecipeError, load_recipe
 def schedule(world: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     """The paper's schedule over a tiny world: relaxed loss, two stages, three monitors, four ranked systems."""
     monitor = {"data": ["validation"], "metrics": ["loss", "m1", "m2"], "keep": 3}
+    common = {"losses": tiny.RELAXED, "monitor": monitor} | changes
+    start = {"kind": "stage", "stage": "pretrain", "checkpoint": "last"}
     stages = {
-        "pretrain": tiny.stage(captions_per_clip=1, losses=tiny.RELAXED, monitor=monitor, **changes),
-        "finetune": tiny.stage(
-            captions_per_clip="all",
-            losses=tiny.RELAXED,
-            monitor=monitor,
-            start_from={"kind": "stage", "stage": "pretrain", "checkpoint": "last"},
-            **changes,
-        ),
+        "pretrain": tiny.stage(captions_per_clip=1, **common),
+        "finetune": tiny.stage(captions_per_clip="all", start_from=start, **common),
     }
-    content = tiny.recipe(world, folder, **stages)
-    content["relevance"] = tiny.relevance()
+    content = tiny.recipe(world, folder, **stages) | {"relevance": tiny.relevance()}
     entry = content["rank"].pop("evaluation")
     content["rank"] = {f"by_{metric}": entry | {"checkpoint": metric} for metric in ("loss", "m1", "m2")}
     content["rank"]["mean"] = {"kind": "mean", "of": list(content["rank"]), "edition": 2022, "csv": True}
@@ -68,36 +63,16 @@ def test_relaxed_run_logs_violations_and_ranks_three_checkpoints_and_their_mean(
     drawn = {path.name for path in (done / "figures").iterdir()}
     assert drawn == {"loss.svg", "violations.svg", "similarity.svg", "accuracy.svg", "spread.svg"}
     assert all("<svg" in path.read_text()[:400] for path in (done / "figures").iterdir())
-    one = read_scores(done / "scores/by_loss.npy")
-    other = type(one)(**{**vars(one), "query_ids": one.query_ids[::-1]})
-    with pytest.raises(SubmissionError, match="b and a have different query ids"):
-        blend({"a": one, "b": other})
-    assert np.array_equal(blend({"a": one, "b": one}).values, one.values)
 
 
 def test_relaxing_margins_by_relevance_lowers_training_and_validation_loss(done, world, tmp_path):
-    content = schedule(world, tmp_path)
-    for stage in content["stages"].values():
-        stage["losses"] = [tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]
+    content = schedule(world, tmp_path, losses=[tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]) | {"rank": {}}
+    del content["stages"]["finetune"]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
     plain, relaxed = lines(tmp_path / "run")[0], lines(done)[0]
     assert relaxed["loss"] < plain["loss"]
     assert relaxed["validation"]["loss"] < plain["validation"]["loss"]
-
-
-@pytest.mark.slow
-def test_training_with_cached_gradients_gives_the_same_model(done, world, tmp_path):
-    changed = schedule(world, tmp_path, grad_cache_chunk=3)
-    plain = schedule(world, tmp_path)
-    for content in (changed, plain):
-        content["model"]["audio"]["dropout"] = content["model"]["text"]["dropout"] = 0.0
-    for name, content in (("cached", changed), ("plain", plain)):
-        path = tiny.write_recipe(tmp_path / f"{name}.yaml", content)
-        assert main(["run", "--until=training", str(path), "--out", str(tmp_path / name)]) == 0
-    for one, other in zip(lines(tmp_path / "cached"), lines(tmp_path / "plain"), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
-        assert one["validation"]["loss"] == pytest.approx(other["validation"]["loss"], abs=1e-4)
 
 
 @pytest.mark.slow
@@ -166,16 +141,11 @@ def test_ablation_cells_of_the_recipe_named_take_it_easy_change_only_the_named_s
 
 
 def test_hold_out_moves_a_share_of_development_to_validation(world):
-    from data_tools.manifest import read_manifest
-
     clips = [clip for clip in read_manifest(world) if clip.split != "validation"]
     held = hold_out(clips, 0.2, 1)
-    splits = [clip.split for clip in held]
-    assert (splits.count("validation"), splits.count("development")) == (10, 38)
-    assert splits.count("evaluation") == 24
+    assert Counter(clip.split for clip in held) == {"validation": 10, "development": 38, "evaluation": 24}
     assert [clip.id for clip in held] == [clip.id for clip in clips]
-    assert hold_out(clips, 0.2, 1) == held
-    assert hold_out(clips, 0.2, 2) != held
     assert hold_out(clips[::-1], 0.2, 1) == held[::-1]
+    assert hold_out(clips, 0.2, 2) != held
     with pytest.raises(DataError, match="validation"):
         hold_out(read_manifest(world), 0.2, 1)
