@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import frame_words
 import numpy as np
 import pytest
-import test_frame_word_run
 import tiny
 import tiny_moments
 import torch
@@ -41,10 +41,10 @@ def runs(manifest, moments_run, tmp_path_factory):
     good."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
-    test_frame_word_run.write_words(folder / "words.bin", manifest)
+    frame_words.write_words(folder / "words.bin", manifest)
     made: dict[str, dict[str, Any]] = {
         "clips": tiny.recipe(manifest, folder, only=tiny.stage(epochs=1, steps_per_epoch=4)),
-        "words": test_frame_word_run.content(manifest, folder),
+        "words": frame_words.content(manifest, folder),
     }
     (folder / "own").symlink_to(moments_run)
     for name in made:

@@ -1,7 +1,9 @@
-"""Scores of frames against words: worked by hand, against a loop over pairs, and against the original code."""
+"""Scores of frames against words: by hand, against a loop over pairs and the original code, and on the command line."""
 
+import json
 import multiprocessing
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +14,17 @@ import pytest
 import tiny
 import torch
 from augmented import clip
+from frame_words import content, write_words
 from heard import slaney
+from outcomes import lines, ranked_evaluation, refused
 from served import Letters, model_of
 from torch.nn.utils.rnn import pad_sequence
 
+from data_tools.errors import KitError
+from data_tools.manifest import read_manifest
+from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
 from system.features.bank import Bank
 from system.features.extract import Features
 from system.losses.terms import Ranking
@@ -26,6 +35,8 @@ from system.models.embeddings import Embedded, Ragged
 from system.models.scores import Cosine, cosine, frame_word
 from system.ranking import embedding
 from system.ranking.embedding import embed_clips, embed_texts
+from system.retriever import load_model
+from system.serve.server import Search
 from system.training.validation import Validation, direction_spread
 
 
@@ -229,10 +240,85 @@ def scored_by_a_process(folder: Path, long: int) -> tuple[float, np.ndarray]:
 def test_scoring_a_twenty_minute_clip_needs_less_than_2_gb(tmp_path):
     found = []
     for long in (0, 1):
-        with multiprocessing.get_context("spawn").Pool(1) as processes:
-            found.append(processes.apply(scored_by_a_process, (tmp_path, long)))
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+            found.append(processes.submit(scored_by_a_process, tmp_path, long).result())
     (before, expected), (after, scores) = found
     print(f"\n{before:.2f} GiB without, {after:.2f} GiB with it")
     assert after - before < 2e9 / 2**30
     assert np.allclose(expected, scores, rtol=0, atol=1e-6)
     assert np.ptp(expected) > 1e-3
+
+
+# runs
+
+
+@pytest.fixture(scope="module")
+def done(world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("frame_word")
+    write_words(folder / "words.bin", world)
+    recipe = tiny.write_recipe(folder / "r.yaml", content(world, folder))
+    assert main(["run", str(recipe), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_stage_lowers_the_learning_rate_and_ends_early_when_the_loss_hardly_changes(done):
+    assert [line["lr"] for line in lines(done)] == pytest.approx([1e-3, 1e-3, 1e-4])
+    assert len(json.loads((done / "only/done.json").read_text())["lines"]) == 3
+    assert "ends early" in (done / "log.txt").read_text()
+    assert json.loads((done / "result.json").read_text())["parameters"]["frozen"]["text"] > 0
+
+
+def test_exported_model_that_scores_frames_against_words_ranks_like_its_run(done, world, tmp_path):
+    expected = read_scores(done / "scores/evaluation.npy").values
+    assert np.ptp(expected) > 0
+    assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
+    assert "--set model.text.vectors=FILE" in (tmp_path / "model/README.md").read_text()
+    for model in (done, tmp_path / "model"):
+        found = ranked_evaluation(model, world, tmp_path / "s.npy", tmp_path / "banks")
+        assert np.allclose(found, expected, atol=1e-6)
+
+
+def test_ranking_with_other_word_vectors_than_in_training_is_refused(done, world, tmp_path, capsys):
+    main(["export", str(done), "--out", str(tmp_path / "model")])
+    write_words(tmp_path / "other.bin", world, seed=1)
+    capsys.readouterr()
+    ask = (world, "--split", "evaluation", "--out", tmp_path / "s.npy")
+    other = ("--set", f"model.text.vectors={tmp_path / 'other.bin'}")
+    assert "trained" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
+    assert "model.text" in refused(capsys, "rank", done, *ask, *other)
+    gone = ("--set", f"model.text.vectors={tmp_path / 'gone.bin'}")
+    assert "gone.bin" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)
+
+
+def test_missing_word_vectors_are_reported_before_any_work(world, tmp_path, capsys):
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
+    assert "words.bin" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
+    assert not (tmp_path / "banks").exists()
+    assert main(["check", str(recipe)]) == 1
+    assert "words.bin: published at" in capsys.readouterr().out
+
+
+def test_search_and_report_accept_models_with_series_of_embeddings(done, world, tmp_path):
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
+    model = load_model(done, cache=tmp_path)
+    search, again = (Search(model, model.open(some), Path(__file__)) for some in (clips, clips[::-1]))
+    found, other = (one.find(clips[0].captions[0], 3) for one in (search, again))
+    assert len(found) == 3
+    assert other[0].score == pytest.approx(found[0].score), "equal to the stored score"
+    with pytest.raises(KitError, match="zebra"):
+        search.find("zebra", 3)
+    assert submission(["report", str(done)]) == 0
+
+
+def test_incompatible_score_and_embedding_settings_are_refused(world, tmp_path, capsys):
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
+    for change, word in (
+        ("model.audio.embedding=mean", "frames"),
+        ("model.text.embedding=mean", "words"),
+        ('model.score={"kind": "cosine"}', "cosine"),
+        ("model.audio.hidden=7", "hidden to 6"),
+        ("stages.only.grad_cache_chunk=2", "whole batch"),
+        ("stages.only.stop.metric=recall_sum", "recall_sum is not"),
+        ("stages.only.schedule.metric=recall_sum", "recall_sum is not"),
+    ):
+        assert word in refused(capsys, "check", recipe, "--set", change), change
