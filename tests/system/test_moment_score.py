@@ -1,6 +1,5 @@
 """Scores of frames for a query, losses for moments, and the encoder of frames."""
 
-import dataclasses
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 import tiny
 import torch
 from labellings import as_batch, chains, moments_of, weights_of
+from loss_batches import batch_of
 from served import Letters, model_of
 from window_tables import frame_posteriors, moment_posteriors
 
@@ -26,7 +26,7 @@ from system.models.audio.heads import FrameTransformer
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import BoundaryScore, MomentScore
-from system.moments.labellings import log_likelihood, log_partition, raise_scores
+from system.moments.labellings import length_mask, log_likelihood, log_partition, raise_scores
 from system.moments.windows import Grid, label_frames
 from system.ranking.windows import FrameSeries, fit_score
 from system.training.validation import MomentValidation
@@ -77,36 +77,26 @@ def test_clip_score_is_the_log_odds_that_the_recording_contains_a_moment(kind):
                 assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-4)
 
 
-def batch(scores: torch.Tensor, lengths: list[int], labels: torch.Tensor) -> BatchScores:
-    frames = FrameScores(scores, torch.tensor(lengths), labels, torch.tensor(-1.0), torch.tensor(0.5))
-    items = len(scores)
-    each = torch.zeros(items, items)
-    nothing = torch.eye(items, dtype=torch.bool)
-    return BatchScores(each, torch.arange(items), nothing, None, lambda: each, lambda: each, frames=frames)
+def batch(scores: torch.Tensor, lengths: list[int], labels: torch.Tensor, enter: float, leave: float) -> BatchScores:
+    frames = FrameScores(scores, torch.tensor(lengths), labels, torch.tensor(enter), torch.tensor(leave))
+    return batch_of(torch.zeros(len(scores), len(scores)), frames=frames)
 
 
 def test_moment_losses_match_hand_values_and_cross_entropy_without_transition_weights():
+    whole, per_frame = (TwoState(kind="two_state", weight=1, per_frame=one) for one in (False, True))
+    cross_entropy = FrameCrossEntropy(kind="frame_cross_entropy", weight=1)
     # One clip of two frames, the second heard: log Z = log(1 + e^(s0 + leave) + e^(s1 + enter) + e^(s0 + s1)).
     s0, s1 = 0.3, 0.8
-    labels = torch.tensor([[False, True, False]])
-    scores = batch(torch.tensor([[s0, s1, 9.0]]), [2], labels)
+    scores = batch(torch.tensor([[s0, s1, 9.0]]), [2], torch.tensor([[False, True, False]]), -1.0, 0.5)
     log_z = math.log(1 + math.exp(s0 + 0.5) + math.exp(s1 - 1) + math.exp(s0 + s1))
-    whole, per_frame = (TwoState(kind="two_state", weight=1, per_frame=one) for one in (False, True))
     assert float(whole.value(scores)) == pytest.approx(log_z - (s1 - 1), abs=1e-6)
     assert float(per_frame.value(scores)) == pytest.approx((log_z - (s1 - 1)) / 2, abs=1e-6)
     entropy = (math.log(1 + math.exp(s0)) + math.log(1 + math.exp(-s1))) / 2
-    found = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(scores)
-    assert float(found) == pytest.approx(entropy, abs=1e-6)
-    labels = drawn(3, 7, seed=2) > 0
+    assert float(cross_entropy.value(scores)) == pytest.approx(entropy, abs=1e-6)
     lengths = [7, 4, 1]
-    for row, length in enumerate(lengths):
-        labels[row, length:] = False
-    free = batch(drawn(3, 7), lengths, labels)
-    frames = free.frames._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
-    free = dataclasses.replace(free, frames=frames)
-    likelihood = TwoState(kind="two_state", weight=1, per_frame=True).value(free)
-    entropy = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(free)
-    assert float(likelihood) == pytest.approx(float(entropy), abs=1e-6)
+    labels = (drawn(3, 7, seed=2) > 0) & length_mask(torch.tensor(lengths), 7)
+    free = batch(drawn(3, 7), lengths, labels, 0.0, 0.0)
+    assert float(per_frame.value(free)) == pytest.approx(float(cross_entropy.value(free)), abs=1e-6)
 
 
 @pytest.mark.parametrize("positions", [4, 64])
@@ -157,8 +147,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path):
     """Scores: 2 x cosine - 1, in batches of two moments and one. Every frame of the first two is right by a score of 1,
     which costs log(1 + 1/e); every frame of the third is wrong by as much, which costs 1 more."""
     bank = Bank(tmp_path / "frames", 3, "float32", {})
-    letters = torch.eye(3)
-    known, silent = letters[[0, 1]], torch.zeros(2, 3)
+    known, silent = torch.eye(3)[:2], torch.zeros(2, 3)
     tiny.store_all(bank, [("known", known.numpy()), ("silent", silent.numpy())])
     clips = [Clip(id=name, path=name, captions=[]) for name in ("known", "silent")]  # type: ignore[call-arg]
     asked = [("known", "a", (0.0, 1.0)), ("known", "b", (1.0, 2.0)), ("silent", "b", (0.0, 2.0))]
@@ -178,28 +167,24 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path):
 
 def test_fitted_moment_model_has_the_highest_likelihood_per_frame():
     """However long a recording is, it counts as any other: no number may be moved without a loss."""
-    values = [drawn(length, seed=length) for length in (4, 12)]
-    windows = [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0)]]
+    values, windows = [drawn(4), drawn(12)], [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0)]]
     moments = [Moment(id=str(n), text="a", clip="c", windows=each) for n, each in enumerate(windows)]
     grid = Grid(1.0, 0.5)
     series = FrameSeries(values, [grid.edges(len(one), float(len(one))) for one in values], [grid] * 2)
-    fitted = fit_score(MomentScore(), series, moments, "a model")
+    fitted = fit_score(MomentScore(), series, moments, "a model").trained_numbers()
 
     @torch.inference_mode()
-    def cost(**moved: float) -> float:
-        score = numbered(
-            MomentScore(), **{name: value + moved.get(name, 0.0) for name, value in fitted.trained_numbers().items()}
-        )
-        total = 0.0
+    def cost(numbers: dict[str, float]) -> float:
+        score, total = numbered(MomentScore(), **numbers), 0.0
         for each, known in zip(values, windows, strict=True):
             labels, length = torch.from_numpy(label_frames(known, len(each), grid))[None], torch.tensor([len(each)])
             found = log_likelihood(score.weights(each).scores[None], length, labels, score.enter, score.leave)
             total -= found.item() / len(each)
         return total
 
-    least = cost()
-    for name in fitted.trained_numbers():
-        assert least < min(cost(**{name: step}) for step in (-0.05, 0.05)), name
+    least = cost(fitted)
+    for name, value in fitted.items():
+        assert least < min(cost(fitted | {name: value + step}) for step in (-0.05, 0.05)), name
 
 
 def test_boundary_weights_match_hand_values():
@@ -225,30 +210,21 @@ def test_fitting_a_boundary_model_changes_its_scalar_parameters_but_not_its_laye
     """Cosines of entering and leaving are high where moments begin and end, so that the fitted factor is above 0."""
     torch.manual_seed(0)
     score, grid = BoundaryScore(2), Grid(1.0, 0.5)
-    layer = score.changes.weight.clone()
     values, moments = [], []
     for number in range(20):
-        start, size = 2 + number % 5, 12 + number % 3
-        rows = 0.3 * torch.randn(3, size)
+        start = 2 + number % 5
+        rows = 0.3 * torch.randn(3, 12 + number % 3)
         rows[0, start : start + 4] += 0.3
-        rows[1, start] += 0.6
-        rows[2, start + 4] += 0.6
+        rows[[1, 2], [start, start + 4]] += 0.6
         values.append(rows)
         moments.append(Moment(id=str(number), text="?", clip="c", windows=[(float(start), float(start + 4))]))
     series = FrameSeries(values, [grid.edges(one.shape[1], 20.0) for one in values], [grid] * 20)
     fitted = fit_score(score, series, moments, "a model")
-    assert fitted.trained_numbers().keys() == {"scale", "offset", "enter", "leave", "rate"}
-    assert fitted.trained_numbers()["rate"] > 0.1
-    assert fitted.trained_numbers()["scale"] > 1
-    assert torch.equal(fitted.changes.weight, layer)
+    numbers = fitted.trained_numbers()
+    assert numbers.keys() == {"scale", "offset", "enter", "leave", "rate"}
+    assert (numbers["rate"] > 0.1, numbers["scale"] > 1) == (True, True)
+    assert torch.equal(fitted.changes.weight, score.changes.weight)
     assert score.trained_numbers() == pytest.approx({"scale": 10, "offset": -3, "enter": -2, "leave": -2, "rate": 1})
-
-
-F64 = torch.float64
-
-
-def tensor(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=F64)
 
 
 @pytest.mark.parametrize("per_frame", [False, True])
@@ -299,13 +275,12 @@ def test_scores_raised_to_a_given_probability_of_a_moment_give_exactly_this_prob
 
 def test_posteriors_match_hand_values_and_keep_order_at_extreme_scores():
     # Two frames of score log 2 and log 3, enter log 5, leave log 7: 00 weighs 1, 10 2 x 7, 01 3 x 5, 11 2 x 3.
-    scores, lengths = torch.log(tensor(2, 3))[None], torch.tensor([2])
-    enter, leave = torch.log(tensor(5, 7))
-    assert float(log_partition(scores, lengths, enter, leave).exp()) == pytest.approx(1 + 14 + 15 + 6)
-    table = moment_posteriors(scores, lengths, enter, leave)[0].exp() * 36
+    scores, (enter, leave) = torch.log(torch.tensor([[2.0, 3.0]])), torch.log(torch.tensor([5.0, 7.0]))
+    asked = scores.double(), torch.tensor([2]), enter.double(), leave.double()
+    assert float(log_partition(*asked).exp()) == pytest.approx(1 + 14 + 15 + 6)
+    table = moment_posteriors(*asked)[0].exp() * 36
     assert table.tolist() == [[pytest.approx(14), pytest.approx(6)], [0, pytest.approx(15)]]
-    inside = frame_posteriors(scores, lengths, enter, leave)[0] * 36
-    assert inside.tolist() == [pytest.approx(20), pytest.approx(21)]
+    assert (frame_posteriors(*asked)[0] * 36).tolist() == [pytest.approx(20), pytest.approx(21)]
     # log(1 + e^x) of one frame in float32 is about e^x for small values.
     scores = torch.tensor([[-16.0], [-17.0], [-18.0], [-40.0]])
     found = log_partition(scores, torch.ones(4, dtype=torch.long), torch.tensor(-2.0), torch.tensor(-2.0))

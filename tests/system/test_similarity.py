@@ -207,7 +207,7 @@ class Spelled(Letters):
     """Embeds a text as one vector per letter."""
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
-        table = torch.from_numpy(np.random.default_rng(1).normal(size=(256, 64))).float()
+        table = torch.from_numpy(np.random.default_rng(1).normal(size=(256, 160))).float()
         words = [table[list(text.encode())] for text in texts]
         return Embedded(pad_sequence(words, True), torch.tensor([len(one) for one in words]))
 
@@ -222,7 +222,7 @@ def scored_by_a_process(folder: Path, long: int) -> tuple[float, np.ndarray]:
     features = Features({"logmel": bank}, {one.id: one.file_name for one in clips})
     torch.manual_seed(2)
     model = model_of(Spelled())
-    model.audio = Crnn(kind="crnn", experts=slaney(), hidden=32, dropout=0.0, embedding="frames").build(64)
+    model.audio = Crnn(kind="crnn", experts=slaney(), hidden=80, dropout=0.0, embedding="frames").build(160)
     model.score, model.temperature = frame_word, None
     pool = embed_clips(model, clips, features)
     with torch.inference_mode():
