@@ -28,6 +28,7 @@ from system.losses.cider import (
 )
 
 Tokens = list[str]
+NEEDS_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="PTBTokenizer needs Java")
 
 
 def clotho(shared: Path, *splits: str) -> list[str]:
@@ -151,23 +152,19 @@ def test_cider_matches_pycocoevalcap_on_clotho(shared, pairs, per_document):
 def test_cider_matches_stored_scores(goldens, kind):
     golden = json.loads((goldens / "cider.json").read_text())
     captions = [text.split() for text in golden[f"tokens_{kind}"]]
-    checked = 0
-    for name, corpus in golden["corpora"].items():
-        if not name.endswith(f"/{kind}"):
-            continue
-        scenes = [captions[k : k + 4] for k in range(0, 60, 4)]
+    scenes = [captions[k : k + 4] for k in range(0, 60, 4)]
+    corpora = {name: corpus for name, corpus in golden["corpora"].items() if name.endswith(f"/{kind}")}
+    assert len(corpora) == 8
+    for name, corpus in corpora.items():
         if items := corpus.get("items_hyp_refs"):
             found = scores([[captions[k] for k in refs] for _, refs in items], captions)
-            means = [found[hyp, refs].mean() for hyp, refs in items]
-            assert means == pytest.approx(corpus["ciderD_pycocoevalcap"], abs=1e-8), name
+            found, expected = np.array([found[hyp, refs].mean() for hyp, refs in items]), corpus["ciderD_pycocoevalcap"]
         elif name.startswith("pairwise"):
-            expected = corpus["ciderD_matrix_hyp_row_ref_col"]
-            assert np.abs(scores(scenes, captions) - expected).max() < 1e-8, name
+            found, expected = scores(scenes, captions), corpus["ciderD_matrix_hyp_row_ref_col"]
         else:
-            of_scenes = scores(scenes, captions).reshape(60, 15, 4).mean(2)
-            assert np.abs(of_scenes - corpus["ciderD_matrix_hyp_row_scene_col"]).max() < 1e-8, name
-        checked += 1
-    assert checked == 8
+            found = scores(scenes, captions).reshape(60, 15, 4).mean(2)
+            expected = corpus["ciderD_matrix_hyp_row_scene_col"]
+        assert np.abs(found - expected).max() < 1e-8, name
 
 
 TOKENS = {
@@ -194,8 +191,8 @@ def test_regex_tokens_match_hand_values_and_stored_ptb_tokens(goldens):
     assert [" ".join(regex_tokens(text)) for text in golden["raw"]] == golden["tokens_ptb"]
 
 
+@NEEDS_JAVA
 def test_ptb_tokens_match_hand_values():
-    java()
     by_hand = {caption: text for caption, text in TOKENS.items() if "!" not in caption}  # PTBTokenizer keeps "!!!"
     more = ["a\rb", "", "c\n\nd", "e\u2028f", ""]
     found = [" ".join(tokens) for tokens in tokenize([*by_hand, *more], "ptb")]
@@ -203,14 +200,9 @@ def test_ptb_tokens_match_hand_values():
     assert tokenize([], "ptb") == []
 
 
-def java() -> None:
-    if shutil.which("java") is None:
-        pytest.skip("PTBTokenizer needs Java")
-
-
+@NEEDS_JAVA
 @pytest.mark.slow
 def test_regex_tokens_match_ptb_on_clotho_and_nearly_on_audiocaps(shared):
-    java()
     captions = clotho(shared, "development", "validation", "evaluation")
     assert len(captions) == 29_645
     assert tokenize(captions, "regex") == tokenize(captions, "ptb")
@@ -249,16 +241,12 @@ def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(se
     assert found == pytest.approx(expected[ranks].tolist(), rel=1.3e-4, abs=0)
 
 
-@pytest.fixture(scope="module")
-def development(shared):
-    return tokenize(clotho(shared, "development"), "regex")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_document", "expected"), [(1, [0.04975, 0.10717, 0.46608]), (5, [0.01509, 0.06118, 0.41389])]
 )
-def test_cider_percentiles_of_clotho_development_match_stored_values(development, per_document, expected):
+def test_cider_percentiles_of_clotho_development_match_stored_values(shared, per_document, expected):
+    development = tokenize(clotho(shared, "development"), "regex")
     assert len(development) == 19_195
     documents = [development[i : i + per_document] for i in range(0, len(development), per_document)]
     found = percentiles(CiderD(documents).features(development), [80, 90, 99])

@@ -1,8 +1,6 @@
 """One bank, several processes that build it: ranks, killed and started again in other numbers; decoding."""
 
 import multiprocessing
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +18,7 @@ from data_tools.audio import read_audio
 from data_tools.cli import ranks
 from data_tools.errors import KitError
 from data_tools.files import quick_checksum
-from data_tools.manifest import Clip, read_manifest
+from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.compute.device import device_of
 from system.features.extract import bank_of, build_features
@@ -28,49 +26,41 @@ from system.features.extract import bank_of, build_features
 CLIPS = 240
 
 
-def _start(clips: list[Clip], banks: Path, count: int) -> list[SpawnProcess]:
-    context = multiprocessing.get_context("spawn")
-    started = [context.Process(target=build_slowly, args=(clips, banks, rank, count)) for rank in range(count)]
-    for process in started:
-        process.start()
-    return started
-
-
 @pytest.mark.slow
 def test_bank_built_by_killed_processes_matches_an_uninterrupted_one(tmp_path):
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": CLIPS}))
     wave_of = {quick_checksum(Path(clip.path)): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     assert len(wave_of) == CLIPS
-    banks, random = tmp_path / "banks", np.random.default_rng(7)
+    banks, random, context = tmp_path / "banks", np.random.default_rng(7), multiprocessing.get_context("spawn")
     banks.mkdir()
 
-    def kill(process: SpawnProcess) -> None:
-        """Stop it first, so that its unfinished work is seen in the state of the kill."""
+    def start(count: int) -> list[SpawnProcess]:
+        some = [context.Process(target=build_slowly, args=(clips, banks, rank, count)) for rank in range(count)]
+        for process in some:
+            process.start()
+        return some
+
+    for process in (one for count in (3, 2) for one in start(count)):
         while not any(number == process.pid for number, _ in computed(banks)):
             assert process.is_alive(), "nothing was left for it"
             time.sleep(0.005)
         time.sleep(float(random.uniform(0, 1.2)))
-        os.kill(process.pid, signal.SIGSTOP)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
-
-    for count in (3, 2):
-        for process in _start(clips, banks, count):
-            kill(process)
     before = len(bank_of(LOGMEL, banks).places)
     assert 0 < before < CLIPS, "killed too early or too late to show anything"
-    for process in _start(clips, banks, 4):
+    for process in start(4):
         process.join()
         assert process.exitcode == 0
     times = Counter(wave for _, wave in computed(banks))
     assert set(times) == set(wave_of.values())
     assert times.total() < 2.5 * CLIPS, "processes share the work"
-    whole = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other")
-    killed = bank_of(LOGMEL, banks)
-    assert sorted(killed.places) == sorted(whole.banks["logmel"].places) == sorted(wave_of)
-    for key in wave_of:
-        assert np.array_equal(killed.read(key), whole.banks["logmel"].read(key))
-    print(f"{before} of {CLIPS} stored after 5 kills, {times.total()} computed")
+    whole, killed = (
+        build_features(clips, {"logmel": LOGMEL}, tmp_path / "other").banks["logmel"],
+        bank_of(LOGMEL, banks),
+    )
+    assert sorted(killed.places) == sorted(whole.places) == sorted(wave_of)
+    assert all(np.array_equal(killed.read(key), whole.read(key)) for key in wave_of)
 
 
 @pytest.mark.slow
