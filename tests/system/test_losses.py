@@ -242,7 +242,8 @@ def test_losses_match_loops_over_their_definitions(size):
 
 @pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])
 def test_all_ranking_loss_reductions_are_equal_for_one_negative(negatives):
-    batch, found = batch_of(**drawn(6)[0]), set()
+    _, scores, ids, relax = drawn(6)
+    batch, found = batch_of(scores, ids, relax=relax), set()
     for reduce in REDUCTIONS:
         torch.manual_seed(1)
         found.add(ranking(negatives, reduce, relax="cider").value(batch).item())
