@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from system.losses.terms import BatchScores
+from system.losses.terms import BatchScores, Ranking
 
 
 def batch_of(
@@ -32,3 +32,8 @@ def batch_of(
         lambda: scores if caption_scores is None else torch.as_tensor(caption_scores),
         **more,
     )
+
+
+def ranking(negatives: str = "all", reduce: str = "sum", margin: float = 0.2, relax: str = "none") -> Ranking:
+    settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": relax}
+    return Ranking.model_validate({**settings, "negatives": negatives, "reduce": reduce})

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loss_batches import batch_of
+from loss_batches import batch_of, ranking
 
 from system.losses import Loss
 from system.losses import terms as losses
@@ -17,8 +17,7 @@ from system.models.scores import cosine
 from system.training.step import diagnose
 from system.training.validation import accuracies
 
-RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
-RELAXED = Ranking(kind="ranking", weight=1, margin=0.2, relax="cider")
+RANKING, RELAXED = ranking(), ranking(relax="cider")
 MATCHING = Matching(kind="matching", weight=3)
 NT_XENT = NtXent(kind="nt_xent", weight=1, temperature=0.07)
 PUBLIC_NT_XENT = NtXent(kind="nt_xent", weight=1, temperature=0.07, same_clip="negatives")
@@ -36,11 +35,6 @@ REDUCTIONS = typing.get_args(Ranking.model_fields["reduce"].annotation)
 SCORES = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
 
 
-def ranking(negatives: str = "all", reduce: str = "sum", margin: float = 0.2, relax: str = "none") -> Ranking:
-    settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": relax}
-    return Ranking.model_validate({**settings, "negatives": negatives, "reduce": reduce})
-
-
 def learned(scale: float = 10.0, bias: float = -10.0) -> dict[str, torch.Tensor]:
     """Numbers that Sigmoid trains."""
     return {"sigmoid_log_scale": torch.tensor(math.log(scale)), "sigmoid_bias": torch.tensor(bias)}
@@ -49,13 +43,10 @@ def learned(scale: float = 10.0, bias: float = -10.0) -> dict[str, torch.Tensor]
 def drawn(size: int) -> tuple[dict[str, Any], np.ndarray, list[int], np.ndarray]:
     """A batch whose items have 1 to 3 captions; its scores, clips of which some are equal, and margin factors."""
     random = np.random.default_rng(size)
-    ids, owner = (
-        random.integers(0, max(1, size - 2), size).tolist(),
-        np.arange(size).repeat(random.integers(1, 4, size)),
-    )
+    ids, owner = random.integers(0, max(1, size - 2), size), np.arange(size).repeat(random.integers(1, 4, size))
     each, relax = random.uniform(-1, 1, (size, len(owner))), random.uniform(0.4, 1, (size, size))
     scores = np.stack([each[:, owner == j].mean(1) for j in range(size)], 1)
-    return {"scores": each, "row_of": owner, "clips": ids, "relax": relax}, scores, ids, relax
+    return {"scores": each, "row_of": owner, "clips": ids, "relax": relax}, scores, ids.tolist(), relax
 
 
 def test_ranking_and_matching_losses_match_hand_values():

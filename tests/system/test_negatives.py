@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loss_batches import batch_of
+from loss_batches import batch_of, ranking
 
 from system.losses import terms
-from system.losses.terms import Ranking, choose_negatives
+from system.losses.terms import choose_negatives
 from system.models.embeddings import Embedded
 from system.models.scores import frame_word
 
@@ -128,11 +128,6 @@ ORIGINAL = {
 }
 
 
-def ranking(margin: float, negatives: str, reduce: str = "sum") -> Ranking:
-    settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": "none"}
-    return Ranking.model_validate({**settings, "negatives": negatives, "reduce": reduce})
-
-
 def drawn_by_the_original(golden: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clips, captions = torch.from_numpy(golden[key].T.copy())
     monkeypatch.setattr(terms, "choose_negatives", lambda batch, how: (captions, clips))
@@ -149,7 +144,7 @@ def test_negative_sampling_and_gradients_match_original_code(original, margin, g
     audio, text = (Embedded(v, torch.full((len(v),), v.shape[1])) for v in (frames, words))
     within = {"clip_scores": frame_word(audio, audio), "caption_scores": frame_word(text, text)}
     batch = batch_of(frame_word(audio, text), golden["ns_fid"], **within)
-    loss = ranking(margin, ORIGINAL[original], "mean").value(batch)
+    loss = ranking(ORIGINAL[original], "mean", margin).value(batch)
     assert loss.item() == pytest.approx(float(golden[f"{key}_loss"]), abs=1e-9)
     loss.backward()
     for leaf, name in ((frames, "audio"), (words, "text")):
@@ -163,7 +158,7 @@ def test_triplet_loss_matches_2022_baseline(margin, goldens, monkeypatch):
     drawn_by_the_original(golden, f"{key}_imposters_audio_text", monkeypatch)
     audio, text = (torch.tensor(golden[f"trl_{name}"], requires_grad=True) for name in ("audio", "text"))
     # The original takes dot products of vectors that the encoders gave a length of 1.
-    loss = ranking(margin, "random_apart").value(batch_of(audio @ text.T, golden["trl_fid"]))
+    loss = ranking("random_apart", margin=margin).value(batch_of(audio @ text.T, golden["trl_fid"]))
     assert loss.item() == pytest.approx(float(golden[f"{key}_loss"]), abs=1e-9)
     loss.backward()
     for leaf, name in ((audio, "audio"), (text, "text")):
