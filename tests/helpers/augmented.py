@@ -1,6 +1,5 @@
 """Files that training data are changed by, for the tiny world, and runs that a kill interrupts."""
 
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,6 @@ def alternatives(world: Path, path: Path) -> Path:
         for beginning in ("it seems that", "apparently")
     ]
     return table(path, ALTERNATIVES, *rows)
-
-
-def column(path: Path, name: str) -> list[str]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return [row[name] for row in csv.DictReader(file)]
 
 
 def recipe(world: Path, folder: Path, augment: dict[str, Any] | None, **changes: Any) -> Path:

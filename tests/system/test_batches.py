@@ -296,6 +296,7 @@ def test_sources_are_shuffled_independently_and_drawn_equally_or_by_size():
     sampler = Sampler([big, small], "size", 12, "all", (1,))
     assert len({item.clip.id for step in range(3) for item in sampler.batch(step)}) == 36
     assert sampler.steps_of_all == 3
+    assert [Sampler([fake_items(n, "a")], "size", 8, 1, (1,)).steps_of_all for n in (8, 15, 16, 31)] == [1, 1, 2, 3]
     # Two sources of ten items: the same order in both would pair their items for ever.
     items = Sampler([fake_items(10, name) for name in ("one", "two")], "equal", 20, 1, (1,)).batch(0)
     orders = [[int(item.clip.file_name) for item in items if item.clip.source == name] for name in ("one", "two")]
@@ -327,12 +328,6 @@ def test_batches_and_random_parts_depend_only_on_seed_and_step():
         assert np.quantile(column, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx(np.linspace(0, 1, 5), abs=0.07)
 
 
-def test_captions_of_a_clip_are_drawn_again_in_every_step():
-    sampler = Sampler([fake_items(4, "a", 9)], "size", 4, 2, (0,))
-    drawn = [{item.clip.id: item.captions for item in sampler.batch(step)} for step in range(6)]
-    assert all(len({one[clip_id] for one in drawn}) > 2 for clip_id in drawn[0])
-
-
 def test_units_of_items_and_labels_of_all_their_windows(tmp_path):
     pairs = fake_items(4, "a", 3, "pair")
     assert [item.captions for item in pairs][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
@@ -351,11 +346,6 @@ def test_units_of_items_and_labels_of_all_their_windows(tmp_path):
 def test_fewer_items_than_batch_size_are_refused(sizes):
     with pytest.raises(KitError, match="training"):
         Sampler([fake_items(n, "a") for n in sizes], "equal", 8, 1, (0,))
-
-
-@pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])
-def test_epoch_of_all_items_has_only_full_batches(items, steps):
-    assert Sampler([fake_items(items, "a")], "size", 8, 1, (1,)).steps_of_all == steps
 
 
 def test_draws_of_a_step_for_different_purposes_have_different_seeds(monkeypatch):

@@ -54,8 +54,7 @@ def test_relaxed_run_logs_violations_and_ranks_three_checkpoints_and_their_mean(
     assert set(mean.facts["of"]) == {"by_loss", "by_m1", "by_m2"}
     assert ranked["mean"]["checkpoint"] == "mean of by_loss, by_m1, by_m2"
     assert all((done / f"submission/{name}.csv").exists() for name in ranked)
-    for metric in ("loss", "m1", "m2"):
-        assert f"best {metric}" in ranked[f"by_{metric}"]["checkpoint"]
+    assert all(f"best {metric}" in ranked[f"by_{metric}"]["checkpoint"] for metric in ("loss", "m1", "m2"))
     for line in lines(done):
         assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} <= set(line)
         assert 0 <= line["violations_relaxed"] <= line["violations"] <= 1
