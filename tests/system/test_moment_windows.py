@@ -155,6 +155,7 @@ def test_moment_windows_found_by_thresholds_match_hand_values():
     assert spans(at_a_threshold) == [(1, 2), (0, 2)]
     silent = threshold_windows(np.array([0.01, 0.02]), SECOND.edges(2, 2.0), PLAIN)
     assert silent == [Found(1, 2, pytest.approx(0.01))]
+    assert spans(threshold_windows(np.array([0.01, 0.02]), np.array([0.0, 1.0, 1.0]), PLAIN)) == [(0, 1)], "of a length"
     assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]
 
 
@@ -263,6 +264,9 @@ def test_expected_window_edges_match_hand_values():
     sums = mean_edge_sums(asked, as_scores(table), edges)
     assert sums.tolist() == pytest.approx(np.array([[0.3 * 1 + 0.1 * 0, 0.4 * 4, 0.4], [0, 0, 0], [0.3, 1.6, 0.4]]))
     assert overlap_probability(asked, as_scores(table), edges) == pytest.approx([0.4, 0.0, 0.4])
+    exact, asked = table_of(10, {(0, 6): np.log(0.5), (0, 9): np.log(0.25)}), np.array([[0.0, 10.0], [0.0, 7.0]])
+    found = mean_edge_sums(asked, exact, np.arange(11.0))
+    assert found == pytest.approx(np.array([[0.0, 6.0, 0.75]] * 2)), "an IoU of 0.7 is enough"
     chosen = [Found(1.0, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
     assert refine_edges(chosen, sums[:2], 4.0, Decoding()) == [Found(0.75, 4.0, 0.9), Found(3.0, 4.0, 0.2)]
     rounded = refine_edges(chosen, sums[:2], 4.0, Decoding(round_to=0.5))
