@@ -74,8 +74,7 @@ def test_moment_windows_that_overlap_a_better_one_are_left_out():
     table = table_of(10, {(0, 4): -1.0, (0, 3): -2.0, (0, 2): -3.0, (6, 9): -2.5})
     found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
     assert found == [Found(0, 5, -1.0), Found(6, 10, -2.5), Found(0, 3, -3.0)], "0 to 4 has IoU 0.8, 0 to 3 0.6"
-    few = best_windows(table, SECOND.edges(10, 10.0), Decoding(windows=1))
-    assert few == [Found(0, 5, -1.0)]
+    assert best_windows(table, SECOND.edges(10, 10.0), Decoding(windows=1)) == [Found(0, 5, -1.0)]
     table = table_of(10, {(5, 6): 0.0, (2, 3): 0.0, (2, 2): 0.0})
     found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
     assert spans(found) == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
@@ -86,8 +85,8 @@ def test_moment_windows_that_overlap_a_better_one_are_left_out():
 def test_best_windows_are_found_among_many_equal_or_late_candidates():
     # 1640 windows with equal scores, all with frame 40, exceed the first candidates.
     table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
-    found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))
-    assert found == [Found(0, 41, 1.0), Found(90, 92, 0.0)]
+    expected = [Found(0, 41, 1.0), Found(90, 92, 0.0)]
+    assert best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0)) == expected
     # The best windows begin with 300 different frames and share frame 300; others begin later.
     shared = {(i, j): 1.0 for i in range(300) for j in range(300, 305)}
     table = table_of(420, shared | {(400, 401): 0.5, (410, 411): 0.25})
@@ -151,11 +150,11 @@ def test_moment_windows_found_by_thresholds_match_hand_values():
     assert spans(found) == [(1, 3), (5, 6)], "1 to 4 has IoU 2/3 with the best"
     assert found[0].score == pytest.approx(0.95 - 0.8 / 4)
     assert found[1].score == pytest.approx(0.25 - 2.45 / 5)
-    at_a_threshold = threshold_windows(np.array([0.1, 0.5, 0.05]), SECOND.edges(3, 3.0), PLAIN)
-    assert spans(at_a_threshold) == [(1, 2), (0, 2)]
-    silent = threshold_windows(np.array([0.01, 0.02]), SECOND.edges(2, 2.0), PLAIN)
-    assert silent == [Found(1, 2, pytest.approx(0.01))]
-    assert spans(threshold_windows(np.array([0.01, 0.02]), np.array([0.0, 1.0, 1.0]), PLAIN)) == [(0, 1)], "of a length"
+    at_thresholds = threshold_windows(np.array([0.1, 0.5, 0.05]), SECOND.edges(3, 3.0), PLAIN)
+    assert spans(at_thresholds) == [(1, 2), (0, 2)]
+    silent = np.array([0.01, 0.02])
+    assert threshold_windows(silent, SECOND.edges(2, 2.0), PLAIN) == [Found(1, 2, pytest.approx(0.01))]
+    assert spans(threshold_windows(silent, np.array([0.0, 1.0, 1.0]), PLAIN)) == [(0, 1)], "the only one with a length"
     assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]
 
 

@@ -115,8 +115,7 @@ def test_recipe_named_honest_neither_trains_nor_validates_on_the_evaluation_spli
     assert honest.stages["finetune"].train.data == ["development"]
     assert paper.stages["finetune"].train.data == ["development", "validation"]
     assert paper.stages["finetune"].monitor.test_split == "acknowledged"
-    assert paper.model == honest.model
-    assert paper.relevance == honest.relevance
+    assert (paper.model, paper.relevance) == (honest.model, honest.relevance)
 
 
 def test_ablation_cells_of_the_recipe_named_take_it_easy_change_only_the_named_settings(root):
