@@ -17,8 +17,8 @@ from system.batches.loader import collate
 from system.features.extract import Features, build_features
 from system.losses import terms as losses
 from system.losses.terms import Ranking
-from system.models.audio import ExpertHeads, Gru
-from system.models.audio.heads import FrameLayers
+from system.models.audio.crnn import Gru
+from system.models.audio.heads import ExpertHeads, FrameLayers
 from system.models.batch import Series
 from system.models.embeddings import Embedded, Ragged
 from system.models.retrieval import RetrievalModel

@@ -30,7 +30,7 @@ from system.features.extract import Features
 from system.losses.terms import Ranking
 from system.models import embeddings
 from system.models import scores as scoring
-from system.models.audio import Crnn
+from system.models.audio.crnn import Crnn
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import Cosine, cosine, frame_word
 from system.ranking import embedding
