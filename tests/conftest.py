@@ -172,13 +172,17 @@ def root():
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world")
-    return tiny.make_world(folder / "tones", tiny.SIZES)
+    """A manifest of tones. All recipes over it share its folder of frames, and copies of it take them along."""
+    manifest = tiny.make_world(tmp_path_factory.mktemp("world") / "tones", tiny.SIZES)
+    (manifest.parent / "banks").mkdir()
+    return manifest
 
 
 @pytest.fixture(scope="session")
 def moments_manifest(tmp_path_factory):
-    return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
+    manifest = tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
+    (manifest.parent / "banks").mkdir()
+    return manifest
 
 
 @pytest.fixture(scope="session")

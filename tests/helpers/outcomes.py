@@ -1,4 +1,4 @@
-"""Helpers that read a run, check that a verb refuses, and kill a verb."""
+"""Helpers that read a run, check that a verb refuses, and end a verb in the middle."""
 
 import hashlib
 import json
@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,32 @@ def unfinished(run: Path, folder: Path) -> Path:
     (copy / "result.json").unlink()
     (copy / "finetune/done.json").unlink()
     return copy
+
+
+def on_call(patch: pytest.MonkeyPatch, owner: Any, name: str, number: int, does: Callable[..., Any]) -> None:
+    """Change the call of this number, from 1 on. does: gets the call as it was, and its arguments."""
+    original, calls = getattr(owner, name), []
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        call = partial(original, *arguments, **named)
+        return does(call, *arguments) if len(calls) == number else call()
+
+    patch.setattr(owner, name, counted)
+
+
+def signalled(number: int) -> Callable[..., Any]:
+    """A call during which a signal arrives."""
+
+    def does(call: Callable[[], Any], *_: object) -> Any:
+        signal.raise_signal(number)
+        return call()
+
+    return does
+
+
+def stopped(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:

@@ -92,7 +92,8 @@ def stage(**changes: Any) -> dict[str, Any]:
 
 
 def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, Any]:
-    """A complete recipe over a tiny world, with small encoders."""
+    """A complete recipe over a tiny world, with small encoders. Frames go where the world has a folder for them."""
+    banks = manifest.parent / "banks"
     sources = {"train": "development", "validation": "validation", "evaluation": "evaluation"}
     stages = stages or {"only": stage()}
     layers = {"layers": 1, "heads": 2, "ffn_dim": 48, "dropout": 0.1}
@@ -100,7 +101,7 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
     return {
         "name": "tiny",
         "seed": 3,
-        "banks": str(folder / "banks"),
+        "banks": str(banks if banks.is_dir() else folder / "banks"),
         "data": {name: {"manifest": str(manifest), "split": split} for name, split in sources.items()},
         "model": {
             "audio": {

@@ -118,7 +118,7 @@ def test_moment_run_writes_the_probabilities_of_frames(run):
         assert list(frames) == [line["qid"] for line in lines]
         for line in lines:
             edges, values = frames[line["qid"]]
-            assert len(edges) == len(values) + 1 == 102
+            assert len(edges) == len(values) + 1 == 82
             assert edges[0] == 0.0
             assert edges[-1] == pytest.approx(tiny_moments.SECONDS)
             assert ((values >= 0) & (values <= 1)).all()
@@ -127,24 +127,23 @@ def test_moment_run_writes_the_probabilities_of_frames(run):
             assert values[inside].mean() > values[~inside].mean()
 
 
-def test_run_with_changed_moments_files_is_refused(manifest, tmp_path, capsys):
-    folder = tmp_path / "world"
-    folder.mkdir()
-    shutil.copy(manifest.parent / "moments.jsonl", folder)
-    write_manifest(folder / "manifest.jsonl", read_manifest(manifest))
-    made = tiny_moments.recipe(folder / "manifest.jsonl", tmp_path, epochs=1, steps_per_epoch=2)
+def test_run_with_changed_moments_files_is_refused(manifest, run, tmp_path, capsys):
+    moments, out = tmp_path / "moments.jsonl", tmp_path / "run"
+    write_manifest(tmp_path / "manifest.jsonl", read_manifest(manifest))
+    shutil.copy(manifest.parent / "moments.jsonl", moments)
+    made = tiny_moments.recipe(tmp_path / "manifest.jsonl", run.parent, epochs=1, steps_per_epoch=2)
     made["rank"].pop("overlap")
-    path = tiny.write_recipe(tmp_path / "r.yaml", made)
-    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
-    before = (folder / "moments.jsonl").read_text()
-    (folder / "moments.jsonl").write_text("".join(before.splitlines(keepends=True)[:-1]))
-    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    command = ["run", str(tiny.write_recipe(tmp_path / "r.yaml", made)), "--out", str(out)]
+    assert main(command) == 0
+    before = moments.read_text()
+    moments.write_text("".join(before.splitlines(keepends=True)[:-1]))
+    assert main(command) == 1
     assert "start" in capsys.readouterr().err
-    (tmp_path / "run" / "result.json").unlink()
-    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    (out / "result.json").unlink()
+    assert main(command) == 1
     assert re.search(r"jsonl.* changed since this run began", capsys.readouterr().err)
-    (folder / "moments.jsonl").write_text(before)
-    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    moments.write_text(before)
+    assert main(command) == 0
 
 
 def test_plan_reports_the_number_of_moments(manifest, tmp_path, capsys):
@@ -152,8 +151,8 @@ def test_plan_reports_the_number_of_moments(manifest, tmp_path, capsys):
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["check", str(path)]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"  data validation .* 8 clips, 16 captions, .*, 16 moments\n", said)
-    assert "70 updates of 16 moments from train" in said
+    assert re.search(r"  data validation .* 4 clips, 8 captions, .*, 8 moments\n", said)
+    assert "42 updates of 8 moments from train" in said
     bare = tmp_path / "bare.jsonl"  # CASTELLA's clips have no captions
     write_manifest(bare, [replace(clip, captions=[]) for clip in read_manifest(manifest)])
     for source in made["data"].values():
@@ -208,10 +207,10 @@ def test_moment_ranking_errors_are_reported_before_training(manifest, tmp_path, 
     assert "validation" in said("extra", "blind", watched="extra")
     assert "has no windows" in said("extra", "blind", fit="extra")
     assert "recording" in said("extra", "late", fit="extra")
-    monkeypatch.setattr("system.ranking.windows.MAX_FRAMES", 90)
-    assert "_000.wav has 101 frames, but the limit is 90" in said("extra", "blind")
+    monkeypatch.setattr("system.ranking.windows.MAX_FRAMES", 70)
+    assert "_000.wav has 81 frames, but the limit is 70" in said("extra", "blind")
     assert main(["run", "--until=training", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
-    assert "101 frames" in capsys.readouterr().err
+    assert "81 frames" in capsys.readouterr().err
 
 
 def test_files_of_removed_moment_entries_are_deleted_with_a_warning(run, tmp_path, caplog):

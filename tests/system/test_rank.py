@@ -54,7 +54,7 @@ def test_run_and_its_export_rank_the_evaluation_split_equally(unbroken, world, t
     files |= {"modules.json", "config_sentence_transformers.json"}
     assert {path.name for path in model.iterdir()} == files
     elsewhere = shutil.move(model, tmp_path / "elsewhere")
-    found = ranked_evaluation(elsewhere, world, tmp_path / "scores.npy", recipe.parent / "banks")
+    found = ranked_evaluation(elsewhere, world, tmp_path / "scores.npy", world.parent / "banks")
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
     assert "empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
 
