@@ -1,8 +1,5 @@
 """Orders, keys and limits that show only where recordings, processes and settings differ (helpers/awkward.py)."""
 
-import json
-from typing import Any
-
 import awkward
 import pytest
 import tiny
@@ -17,14 +14,7 @@ from system.experiments.summary import report
 from system.models import embeddings
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
-from system.recipe.load import load_recipe
 from system.runs.folder import Run
-
-NETWORK: dict[str, Any] = {"kind": "passt", "network": "s16", "segment_seconds": 10, "output": "clip"}
-PASST = {"kind": "segments", "network": NETWORK | {"weights": "x.pt"}, "trainable": True, "max_seconds": 30}
-
-
-# --- scores ------------------------------------------------------------------------------------------------------
 
 
 def test_scores_in_a_batch_of_mixed_lengths_use_the_frames_of_each_recording():
@@ -66,19 +56,6 @@ def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroke
     entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
     monkeypatch.setattr(Run, "read_result", lambda _: result.model_copy(update={"rank": {"evaluation": entry}}))
     assert "95 % 0.1000 to 0.2000" in report(Run(unbroken))
-
-
-# --- settings and trackers ---------------------------------------------------------------------------------------
-
-
-def test_stages_with_equal_settings_draw_different_batches(world, tmp_path):
-    alike = tiny.stage(epochs=1, steps_per_epoch=2)
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, a=alike, b=alike))
-    assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "run")]) == 0
-    first, second = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
-    assert (first["stage"], second["stage"]) == ("a", "b")
-    assert first["loss"] != second["loss"]
-    assert load_recipe(path).recipe.stages["a"] == load_recipe(path).recipe.stages["b"]
 
 
 def test_custom_edition_with_seven_clips_works_in_all_verbs(tmp_path, capsys):

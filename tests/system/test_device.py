@@ -15,7 +15,7 @@ from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.compute.device import device_of, moved, seed_generators
+from system.compute.device import device_of, seed_generators
 from system.features.extract import build_features
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
@@ -45,16 +45,6 @@ def test_seeded_generators_draw_the_same_numbers_as_after_torch_manual_seed(devi
     assert not torch.equal(torch.rand(9, device=device), expected)
 
 
-def test_cuda_generators_are_seeded_only_if_cuda_is_in_use(monkeypatch):
-    seeded: list[int] = []
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
-    seed_generators(3)
-    assert seeded == ([3] if torch.cuda.is_initialized() else [])
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    seed_generators(4)
-    assert seeded[-1] == 4
-
-
 @pytest.mark.usefixtures("_one_gpu")
 def test_cuda_is_the_default_if_available():
     assert [str(device_of(name)) for name in (None, "cuda", "cuda:0", "cpu")] == ["cuda", "cuda", "cuda:0", "cpu"]
@@ -77,15 +67,10 @@ def test_missing_or_unknown_torch_devices_are_refused(monkeypatch):
             device_of(name)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "r.yaml"], ["run", "r.study.yaml"],
-    ],
-)  # fmt: skip
-def test_missing_device_is_refused_before_a_recipe_is_read(arguments, monkeypatch, capsys):
+@pytest.mark.parametrize("recipe", ["r.yaml", "r.study.yaml"])
+def test_missing_device_is_refused_before_a_recipe_is_read(recipe, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main([*arguments, "--device", "cuda"]) == 1
+    assert main(["run", recipe, "--device", "cuda"]) == 1
     assert "machine" in capsys.readouterr().err
 
 
@@ -99,15 +84,6 @@ def test_device_option_is_used_for_training_and_recorded(world, tmp_path, unbrok
     assert str(load_model(unbroken, device="cpu").model.device) == "cpu"
     with pytest.raises(KitError, match="unknown"):
         load_model(unbroken, device="gpu")
-
-
-def test_float64_model_on_mps_is_refused():
-    class OnMps(torch.nn.Module):
-        def to(self, *_: object) -> None:  # type: ignore[override]
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
-
-    with pytest.raises(KitError, match="computes"):
-        moved(OnMps(), torch.device("mps"))
 
 
 SCALER = torch.amp.GradScaler("cpu", enabled=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from outcomes import digest, lines
+from outcomes import digest, lines, on_call, signalled
 
 from system.__main__ import main
 from system.models.retrieval import RetrievalModel
@@ -79,17 +79,10 @@ def test_text_encoder_weights_stay_unchanged_for_the_steps_in_the_setting_frozen
 def test_run_resumed_while_a_model_part_is_frozen_is_bit_identical(world, tmp_path, monkeypatch):
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))
     assert main(["run", str(path), "--out", str(tmp_path / "whole")]) == 0
-    gradients, calls = training.add_gradients, []
-
-    def interrupted(*arguments: Any) -> dict[str, torch.Tensor]:
-        calls.append(1)
-        if len(calls) in (2, 4):
-            signal.raise_signal(signal.SIGINT)
-        return gradients(*arguments)
-
-    monkeypatch.setattr(training, "add_gradients", interrupted)
     for steps in (2, 4):
-        assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 130
+        with monkeypatch.context() as patch:
+            on_call(patch, training, "add_gradients", 2, signalled(signal.SIGINT))
+            assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 130
         assert (load_state(tmp_path / "run/only") or {})["progress"].step == steps
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from outcomes import stopped
 from recorded_run import about
 
 from data_tools.errors import KitError
 from data_tools.tables import write_table
 from submission.__main__ import main as submission
-from submission.formats.score_matrix import read_scores
+from submission.formats.score_matrix import ScoreMatrix, read_scores
 from system.__main__ import main
 from system.recipe.load import load_recipe
 from system.runs.folder import Run
@@ -31,10 +32,7 @@ def desk(unbroken, recipe, tmp_path, monkeypatch):
     shutil.copy(recipe, tmp_path / "mine.yaml")
     monkeypatch.chdir(tmp_path)
 
-    def trains(*_: object) -> None:
-        raise AssertionError("something is trained")
-
-    monkeypatch.setattr("system.training.train.train_stage", trains)
+    monkeypatch.setattr("system.training.train.train_stage", lambda *_: pytest.fail("something is trained"))
     return tmp_path
 
 
@@ -62,6 +60,14 @@ def unpack(world: Path) -> None:
     write_table(Path("set/captions.csv"), ["caption"], [[text] for text in QUERIES])
 
 
+def rank(*options: str) -> None:
+    assert main(["run", "mine.yaml", *options]) == 0
+
+
+def scores(entry: str) -> ScoreMatrix:
+    return read_scores(Path(f"runs/tiny_s3/scores/{entry}.npy"))
+
+
 def result() -> dict[str, Any]:
     return json.loads(Path("runs/tiny_s3/result.json").read_text())
 
@@ -73,7 +79,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(desk, capsys, caplog):
     before, stamp = result(), Path("runs/tiny_s3/scores/evaluation.npy").stat().st_mtime_ns
     change(later=entry(edition=2025), last=entry(checkpoint="last"), both=None)
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert [path.name for path in Path("runs").iterdir()] == ["tiny_s3"], "no second run"
     assert "entries" in caplog.text
     after = result()
@@ -83,50 +89,61 @@ def test_rank_entry_added_with_a_new_edition_is_ranked_without_training(desk, ca
     assert after["rank"]["later"]["mAP@10"] == before["rank"]["evaluation"]["mAP@10"]
     assert after["rank"]["later"]["metric"] == "mAP@16"
     assert Path("runs/tiny_s3/recipe.yaml").read_bytes() == Path("mine.yaml").read_bytes()
-    assert submission(["report", "runs/tiny_s3:later", "--out", "a.html"]) == 0
+    assert submission(["score", "runs/tiny_s3:later"]) == 0
     kept = contents(Path("runs/tiny_s3"))
     stamps = {path: path.stat().st_mtime_ns for path in Path("runs/tiny_s3").rglob("*")}
     caplog.clear()
-    assert main(["run", "mine.yaml", "--runs", "runs", "--name", "tiny_s3"]) == 0
+    rank("--runs", "runs", "--name", "tiny_s3")
     assert "finished already" in caplog.text
     assert contents(Path("runs/tiny_s3")) == kept
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "nothing is written again"
     change(evaluation=entry(edition=2023), later=None, last=None)  # the same name, another file
-    assert main(["run", "mine.yaml", "--out", "runs/tiny_s3", "--until", "training"]) == 0
+    rank("--until", "training")
     assert contents(Path("runs/tiny_s3")) == kept, "its training is finished"
-    assert main(["run", "mine.yaml", "--out", "runs/tiny_s3"]) == 0
+    rank()
     assert list(result()["rank"]) == ["evaluation"]
     assert Path("runs/tiny_s3/submission/evaluation.csv").read_text().startswith("caption,fname_1,")
     assert main(["rank", "runs/tiny_s3", "nowhere", "--out", "x.npy"]) == 1  # it opens: no damage is found
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_blind_set_is_ranked_after_it_arrives(desk, world, capsys, caplog):
-    change(blind=blind())
-    assert main(["run", "mine.yaml"]) == 0
+def test_blind_set_is_ranked_after_it_arrives_and_after_it_changes(desk, world, capsys, caplog):
+    change(blind=blind(), blind_last=blind(checkpoint="last"))
+    rank()
     assert "blind: not ranked yet, without set/test and set/captions.csv" in capsys.readouterr().out
     assert "blind" not in result()["blind"]
     assert main(["check", "mine.yaml"]) == 0
-    shown = capsys.readouterr().out
-    assert "skipped until set/test and set/captions.csv exist" in shown
+    assert "skipped until set/test and set/captions.csv exist" in capsys.readouterr().out
     unpack(world)
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert "training" in caplog.text
     assert "24 clips" in caplog.text
     assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
-    command = ["rank", "runs/tiny_s3", "set/test", "set/captions.csv", "--out", "by_hand.npy"]
-    assert main(command) == 0
-    found, by_hand = read_scores(Path("runs/tiny_s3/scores/blind.npy")), read_scores(Path("by_hand.npy"))
-    assert np.array_equal(found.values, by_hand.values)
-    assert (found.query_texts, found.file_names) == (QUERIES, by_hand.file_names)
+    assert main(["rank", "runs/tiny_s3", "set/test", "set/captions.csv", "--out", "by_hand.npy"]) == 0
+    first, by_hand = scores("blind"), read_scores(Path("by_hand.npy"))
+    assert np.array_equal(first.values, by_hand.values)
+    assert (first.query_texts, first.file_names) == (QUERIES, by_hand.file_names)
     csv = "runs/tiny_s3/submission/blind.csv"
     check = ["check", csv, "--queries", "set/captions.csv", "--audio", "set/test", "--edition", "2025"]
     assert submission(check) == 0
-    caplog.clear()
-    assert main(["run", "mine.yaml"]) == 0
-    assert "ranking the new" not in caplog.text
     assert submission(["score", "runs/tiny_s3:blind"]) == 1
     assert "metrics" in capsys.readouterr().err
+    write_table(Path("set/captions.csv"), ["caption"], [[text] for text in (*QUERIES[:2], "a lower note")])
+    rank()
+    second = scores("blind")
+    assert second.query_texts[2] == "a lower note"
+    assert np.array_equal(second.values[:2], first.values[:2])
+    one, other = sorted(Path("set/test").iterdir())[:2]
+    shutil.copy(other, one)
+    caplog.clear()
+    rank()
+    assert "blind_last" in caplog.text
+    third = scores("blind")
+    assert np.array_equal(third.values[:, 0], third.values[:, 1])
+    assert np.array_equal(third.values[:, 1:], second.values[:, 1:])
+    caplog.clear()
+    rank()
+    assert "ranking the new" not in caplog.text
 
 
 @pytest.mark.usefixtures("desk")
@@ -142,7 +159,7 @@ def test_run_opens_with_the_checkpoint_of_its_first_rank_entry_that_is_no_mean_o
     ):
         before = yaml.safe_load(Path("mine.yaml").read_text())["rank"]
         change(**dict.fromkeys(before) | entries)
-        assert main(["run", "mine.yaml", "--out", "runs/tiny_s3"]) == 0
+        rank()
         assert re.fullmatch(opened, open_trained(Path("runs/tiny_s3")).facts.checkpoint)
 
 
@@ -157,10 +174,10 @@ def test_package_contains_the_blind_set_results_of_the_checkpoints_of_its_rank_e
         blind_last=blind(checkpoint="last"),
         blind_mean=mean | {"of": ["blind", "blind_last"]},
     )
-    assert main(["run", "mine.yaml"]) == 0
-    one, other, both = (read_scores(Path(f"runs/tiny_s3/scores/blind{name}.npy")) for name in ("", "_last", "_mean"))
+    rank()
+    one, other, both = (scores(f"blind{name}") for name in ("", "_last", "_mean"))
     assert np.allclose(both.values, (one.values + other.values) / 2, atol=1e-6)
-    for run, scores in (
+    for run, ranked in (
         ("runs/tiny_s3", "blind"),
         ("runs/tiny_s3:mean", "blind_mean"),
         ("runs/tiny_s3:last", "blind_last"),
@@ -168,54 +185,30 @@ def test_package_contains_the_blind_set_results_of_the_checkpoints_of_its_rank_e
         Path("about.yaml").write_text(json.dumps(about(1, sources={"tones": {"url": None}})))
         capsys.readouterr()
         assert submission(["pack", run, "--about", "about.yaml", "--out", "p.zip"]) == 0, capsys.readouterr().err
-        assert f"runs/tiny_s3/scores/{scores}.npy" in capsys.readouterr().out
+        assert f"runs/tiny_s3/scores/{ranked}.npy" in capsys.readouterr().out
         with zipfile.ZipFile("p.zip") as made:
             (name,) = (name for name in made.namelist() if name.endswith(".output.csv"))
-            assert made.read(name) == Path(f"runs/tiny_s3/submission/{scores}.csv").read_bytes()
-
-
-def test_changed_blind_set_is_ranked_again(desk, world, caplog):
-    unpack(world)
-    change(blind=blind(), blind_last=blind(checkpoint="last"))
-    assert main(["run", "mine.yaml"]) == 0
-    first = read_scores(Path("runs/tiny_s3/scores/blind.npy"))
-    write_table(Path("set/captions.csv"), ["caption"], [[text] for text in (*QUERIES[:2], "a lower note")])
-    assert main(["run", "mine.yaml"]) == 0
-    assert "training" in caplog.text
-    second = read_scores(Path("runs/tiny_s3/scores/blind.npy"))
-    assert second.query_texts[2] == "a lower note"
-    assert np.array_equal(second.values[:2], first.values[:2])
-    one, other = sorted(Path("set/test").iterdir())[:2]
-    shutil.copy(other, one)
-    caplog.clear()
-    assert main(["run", "mine.yaml"]) == 0
-    assert "blind_last" in caplog.text
-    third = read_scores(Path("runs/tiny_s3/scores/blind.npy"))
-    assert np.array_equal(third.values[:, 0], third.values[:, 1])
-    assert np.array_equal(third.values[:, 1:], second.values[:, 1:])
-    caplog.clear()
-    assert main(["run", "mine.yaml"]) == 0
-    assert "ranking the new" not in caplog.text
+            assert made.read(name) == Path(f"runs/tiny_s3/submission/{ranked}.csv").read_bytes()
 
 
 def test_ranking_of_a_deleted_blind_set_is_kept(desk, world, capsys):
     unpack(world)
     change(blind=blind(), blind_last=blind(checkpoint="last"))
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     noted = result()["blind"]
     kept = {path: path.read_bytes() for path in Path("runs/tiny_s3").glob("s*/blind*")}
     assert len(kept) == 6
     shutil.rmtree("set")
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert result()["blind"] == noted, "it is only gone"
     change(later=entry(edition=2025))
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert list(result()["rank"]) == ["evaluation", "later"]
     assert result()["blind"] == noted
     assert "not ranked yet" not in capsys.readouterr().out
     assert {path: path.read_bytes() for path in kept} == kept
     change(blind=blind(checkpoint="last"), blind_last=None)
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert not result()["blind"], "the old scores are of another checkpoint"
     assert not list(Path("runs/tiny_s3").rglob("blind*"))
 
@@ -230,7 +223,7 @@ def test_run_uses_the_blind_sets_that_exist_when_it_starts(there_first, desk, wo
         shutil.rmtree("set") if there_first else unpack(world)
 
     monkeypatch.setattr("system.training.train.train", trains)
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert list(result()["blind"]) == (["blind"] if there_first else [])
 
 
@@ -239,11 +232,11 @@ def test_ranking_another_split_after_training_is_not_refused_as_changed_data(des
     content = yaml.safe_load(Path("mine.yaml").read_text())
     content["data"]["evaluation"]["split"] = "validation"
     Path("mine.yaml").write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False))
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert [path.name for path in Path("runs").iterdir()] == ["tiny_s3"]
     assert result()["rank"]["evaluation"]["clips"] != before["clips"]
     kept = contents(Path("runs/tiny_s3"))
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert contents(Path("runs/tiny_s3")) == kept
 
 
@@ -268,7 +261,7 @@ def test_reordered_stages_or_experts_are_another_run(recipe, tmp_path):
 
 def test_files_of_removed_rank_entries_are_deleted(desk, caplog):
     change(later=entry(edition=2025))
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     names = {path.name for path in Path("runs/tiny_s3").glob("s*/*") if path.is_file()}
     assert {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"} <= names
     change(later=None, evaluation=entry(csv=False))
@@ -284,15 +277,12 @@ def test_files_of_removed_rank_entries_are_deleted(desk, caplog):
 
 @pytest.mark.parametrize("place", ["ranking._rank_entry", "run.describe_run"])
 def test_interrupted_ranking_leaves_no_old_result(place, desk, monkeypatch):
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
     change(evaluation=entry(checkpoint="last"))
     with monkeypatch.context() as patched:
         patched.setattr(f"system.experiments.{place}", stopped)
         assert main(["run", "mine.yaml"]) == 130
     assert not Path("runs/tiny_s3/result.json").exists()
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert result()["rank"]["evaluation"]["checkpoint"] == "finetune last"
     assert [path.name for path in Path("runs").iterdir()] == ["tiny_s3"]
 
@@ -340,19 +330,19 @@ def test_invalid_rank_entries_of_blind_sets_and_means_are_refused(desk, capsys):
 def test_mean_takes_the_scores_of_other_runs_and_models(desk):
     mean = {"kind": "mean", "edition": 2025, "csv": False}
     change(last=entry(checkpoint="last", csv=False))
-    assert main(["run", "mine.yaml"]) == 0
+    rank()
     assert main(["export", "runs/tiny_s3:last", "--out", "models/one"]) == 0
     change(mean=mean | {"of": ["evaluation", "models/one"]})
-    assert main(["run", "mine.yaml"]) == 0
-    best, last, both = (read_scores(Path(f"runs/tiny_s3/scores/{one}.npy")) for one in ("evaluation", "last", "mean"))
+    rank()
+    best, last, both = (scores(one) for one in ("evaluation", "last", "mean"))
     assert np.allclose(both.values, (best.values + last.values) / 2, atol=1e-6)
     assert both.facts["of"].keys() == {"evaluation", "models/one"}
     shutil.rmtree("models")
-    assert main(["run", "mine.yaml"]) == 0, "finished"
+    rank()  # finished
     shutil.copytree("runs/tiny_s3", "models/one")
     Path("models/one/finetune/done.json").write_text(Path("models/one/finetune/done.json").read_text() + " ")
-    assert main(["run", "mine.yaml"]) == 0
-    again = read_scores(Path("runs/tiny_s3/scores/mean.npy"))
+    rank()
+    again = scores("mean")
     assert again.values == pytest.approx(best.values, abs=1e-6), "another model stands there"
 
 
@@ -362,7 +352,7 @@ def test_lost_files_of_a_rank_entry_are_written_again(desk):
     for lost in (files, files[:1], [Path("runs/tiny_s3/results/evaluation.json")]):
         for file in lost:
             file.unlink()
-        assert main(["run", "mine.yaml"]) == 0
+        rank()
         assert [file.read_bytes() for file in files] == before
 
 

@@ -19,6 +19,7 @@ from system.experiments.studies import load_study
 from system.recipe.data import input_paths
 from system.recipe.load import RecipeError, as_change, load_recipe
 from system.runs.folder import Run
+from system.runs.open import build_model
 
 SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
 assert SHIPPED
@@ -150,19 +151,6 @@ def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path):
     assert (stages["first"].optimizer.lr, stages["second"].optimizer.lr) == (1e-3, 5e-5)
 
 
-def test_test_split_may_be_monitored_but_not_trained_on(tmp_path):
-    watched = ["stages.only.monitor.data=[evaluation]"]
-    with pytest.raises(RecipeError, match="acknowledged"):
-        load(tmp_path, valid(tmp_path), watched)
-    load(tmp_path, valid(tmp_path), [*watched, "stages.only.monitor.test_split=acknowledged"])
-    with pytest.raises(RecipeError, match="another"):
-        load(
-            tmp_path,
-            valid(tmp_path),
-            ["stages.only.train.data=[evaluation]", "stages.only.monitor.test_split=acknowledged"],
-        )
-
-
 def test_yaml_values_and_set_options_are_parsed_and_aliases_change_alone(tmp_path):
     value = parse("{a: 1e-4, b: yes, c: 12, d: -.5, e: '3', f: ~, g: true, h: 0x10, i: 1.}").value
     assert value == {"a": 1e-4, "b": "yes", "c": 12, "d": -0.5, "e": "3", "f": None, "g": True, "h": "0x10", "i": 1.0}
@@ -175,9 +163,6 @@ def test_yaml_values_and_set_options_are_parsed_and_aliases_change_alone(tmp_pat
 
 
 def test_planned_parameters_match_the_model(tmp_path):
-
-    from system.runs.open import build_model
-
     recipe = load(tmp_path, valid(tmp_path)).recipe
     model = build_model(recipe, ["a", "dog", "barks"])
     own = tiny.make_world(tmp_path / "words", {"development": 1})
@@ -186,39 +171,10 @@ def test_planned_parameters_match_the_model(tmp_path):
     assert trainable_parameters(recipe, data) == model.parameters_by_part()
 
 
-def test_expert_head_of_the_recipe_named_take_it_easy_has_the_published_parameter_count():
-    """2 layers of width 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it."""
-    from system.models.base import SeriesEncoder
-
-    encoder = SeriesEncoder(256, 2, 4, 512, 1024, 0.1)
-    assert sum(parameter.numel() for parameter in encoder.parameters()) == 1_317_376
-
-
-def test_margin_factors_may_be_equal_but_may_not_increase_with_the_percentile(tmp_path):
-    content = valid(tmp_path)
+def test_margin_factors_may_be_equal(tmp_path):
+    content = valid(tmp_path) | {"relevance": tiny.relevance({60: 0.7, 80: 0.7, 95: 0.4})}
     content["stages"]["only"]["losses"] = tiny.RELAXED
-    load(tmp_path, content | {"relevance": tiny.relevance({60: 0.7, 80: 0.7, 95: 0.4})})
-    for points in ({60: 0.4, 80: 0.7}, {80: 1.0, 60: 0.7}, {80: 1.0}):
-        settings = tiny.relevance(points)
-        settings["relax"] += settings["relax"][-1:] if len(points) == 1 else []
-        with pytest.raises(RecipeError, match="higher"):
-            load(tmp_path, content | {"relevance": settings})
-
-
-def test_stage_starts_only_from_an_existing_checkpoint_of_an_earlier_stage(tmp_path):
-    def content(stage: str, checkpoint: str, metrics: list[str]) -> dict[str, Any]:
-        start = {"kind": "stage", "stage": stage, "checkpoint": checkpoint}
-        first, last = tiny.stage(), tiny.stage()
-        first["monitor"] = first["monitor"] | {"metrics": metrics}
-        return valid(tmp_path) | {"stages": {"a": first, "b": tiny.stage(start_from=start), "c": last}, "rank": {}}
-
-    load(tmp_path, content("a", "m1", ["m1"]))
-    load(tmp_path, content("a", "last", ["m1"]))
-    for stage in ("c", "b"):
-        with pytest.raises(RecipeError, match=f"no entry '{stage}' in earlier stages; there: a"):
-            load(tmp_path, content(stage, "last", ["m1"]))
-    with pytest.raises(RecipeError, match="monitor"):
-        load(tmp_path, content("a", "loss", ["m1"]))
+    load(tmp_path, content)
 
 
 EMPTY = ["zero_shot/clap", "zero_shot/pe_av", "zero_shot/m2d_clap"]
@@ -226,7 +182,7 @@ MODERN = ("dcase2025_baseline", "salsa2024", "aistat2025", "zero_shot")
 EMPTY += sorted({f"{path.parent.name}/{path.stem}" for path in SHIPPED if path.parent.name in MODERN} - {*EMPTY})
 
 
-@pytest.mark.parametrize("name", first_quick(EMPTY, 3))
+@pytest.mark.parametrize("name", first_quick(EMPTY, 2))
 def test_check_on_an_empty_machine_lists_files_and_addresses(name, root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = root / f"recipes/{name}.yaml"
@@ -286,21 +242,18 @@ def test_recipe_is_copied_under_a_new_name_and_no_file_is_overwritten(root, tmp_
     assert "letters" in refused(capsys, "recipes", "new", "../b")
 
 
-@pytest.mark.parametrize(
-    ("path", "line"),
-    [
-        ("", "stages: "),
-        ("stages.optimizer", "lr: "),
-        ("stages.finetune.optimizer.lr", "lr: "),
-        ("stages.losses.0.same_clip", "same_clip: "),
-        ("model.audio.experts.NAME.weights", "weights: "),
-        ("rank.evaluation.edition", "edition: "),
-    ],
-)
-def test_settings_are_printed_with_their_comments(path, line, capsys):
-    text = printed(capsys, "keys", path)
-    assert [one for one in text.splitlines() if one.strip().startswith(line)]
-    assert "def " not in text
+def test_settings_are_printed_with_their_comments(capsys):
+    for path, line in {
+        "": "stages: ",
+        "stages.optimizer": "lr: ",
+        "stages.finetune.optimizer.lr": "lr: ",
+        "stages.losses.0.same_clip": "same_clip: ",
+        "model.audio.experts.NAME.weights": "weights: ",
+        "rank.evaluation.edition": "edition: ",
+    }.items():
+        text = printed(capsys, "keys", path)
+        assert [one for one in text.splitlines() if one.strip().startswith(line)], path
+        assert "def " not in text
 
 
 def test_unknown_key_is_refused_with_a_similar_one(capsys):

@@ -66,7 +66,7 @@ def scaler() -> torch.amp.GradScaler:
     return torch.amp.GradScaler("cpu", enabled=False)
 
 
-@pytest.mark.parametrize("at_once", [1, 5, 24, 99])
+@pytest.mark.parametrize("at_once", [1, 5, 99])
 def test_gradients_with_grad_cache_match_those_without_it(world, at_once):
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]

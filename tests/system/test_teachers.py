@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from outcomes import on_call, stopped
 
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest, write_manifest
@@ -25,6 +26,7 @@ from system.recipe.load import RecipeError, load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
 from system.runs.provenance import NOT_KNOWN, read_trained_clips
+from system.training import train
 from system.training.teachers import embed_by_teachers
 
 NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": {"start": 0.05}, "same_clip": "positives"}
@@ -82,22 +84,11 @@ def test_stage_is_trained_with_an_earlier_stage_as_teacher(distilled, tmp_path):
 
 
 def test_killed_and_resumed_distillation_matches_uninterrupted_run(distilled, tmp_path, monkeypatch):
-    from system.training import train
-
-    calls: list[int] = []
-    gradients = train.add_gradients
-
-    def broken_off(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == broken_off_at:
-            raise KeyboardInterrupt
-        return gradients(*arguments)
-
     command = ["run", str(tmp_path / "self.yaml"), "--out", str(tmp_path / "again")]
     steps = json.loads((distilled / "finetune/done.json").read_text())["step"]
     broken_off_at = json.loads((distilled / "pretrain/done.json").read_text())["step"] + steps // 2 + 2
     with monkeypatch.context() as patched:
-        patched.setattr(train, "add_gradients", broken_off)
+        on_call(patched, train, "add_gradients", broken_off_at, stopped)
         assert main(command) == 130
     assert (tmp_path / "again/finetune/last.pt").exists()
     assert main(command) == 0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from outcomes import on_call, stopped
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from submission.runs.record import EpochLine, read_metrics
@@ -48,16 +49,8 @@ def assert_same(found: Told, expected: Told) -> None:
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path, epochs: int, track: str) -> None:
     """Run until so many epochs are done, and end before the last of them is saved in a checkpoint."""
-    save, calls = checkpoints.save, []
-
-    def stop(*arguments: Any, **parts: Any) -> None:
-        calls.append(1)
-        if len(calls) == epochs:
-            raise KeyboardInterrupt
-        save(*arguments, **parts)
-
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "save", stop)
+        on_call(patched, checkpoints, "save", epochs, stopped)
         assert main(["run", str(recipe), "--out", str(run), "--track", track]) == 130
 
 
