@@ -8,13 +8,10 @@ import torch.nn.functional as F
 
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
-from submission.runs.record import read_result
 from system.__main__ import main
-from system.experiments.summary import report
 from system.models import embeddings
 from system.models.embeddings import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
-from system.runs.folder import Run
 
 
 def test_scores_in_a_batch_of_mixed_lengths_use_the_frames_of_each_recording():
@@ -49,13 +46,6 @@ def test_series_are_padded_in_blocks_that_stay_within_the_limit_of_padded_values
         parts = list(clips.padded_parts())
         assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2, 3]
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
-
-
-def test_report_of_a_run_prints_the_jackknife_interval_not_the_bootstrap(unbroken, monkeypatch):
-    result = read_result(unbroken)
-    entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
-    monkeypatch.setattr(Run, "read_result", lambda _: result.model_copy(update={"rank": {"evaluation": entry}}))
-    assert "95 % 0.1000 to 0.2000" in report(Run(unbroken))
 
 
 def test_custom_edition_with_seven_clips_works_in_all_verbs(tmp_path, capsys):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import soundfile
 import torch
 from formats import stereo, write_format
 from hub_models import hub_folder
+from outcomes import on_call
 
 from data_tools.manifest import Clip
 from submission.formats.score_matrix import read_scores
@@ -175,20 +177,14 @@ def test_unwritable_cache_is_refused(unbroken, folder, tmp_path, capsys):
 
 
 def test_ranking_on_a_full_disk_goes_on_once_there_is_room(unbroken, folder, tmp_path, capsys, monkeypatch):
+    def full(call: partial[None], bank: Bank, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", f"{bank.folder}/x.frames")
+
     argv = verbs(unbroken, folder, tmp_path)
-    assert main([*argv["rank"], "--cache", str(tmp_path / "other")]) == 0
+    assert main([*argv["rank"], "--cache", str(tmp_path / "other")]) == 0  # from here on there are frames
     expected = read_scores(tmp_path / "s.npy")
-    store, stored = Bank.store, []
-
-    def full(bank: Bank, key: str, values: np.ndarray) -> None:
-        if bank.folder.name.startswith("embeddings-"):
-            if stored:
-                raise OSError(errno.ENOSPC, "No space left on device", f"{bank.folder}/x.frames")
-            stored.append(key)
-        store(bank, key, values)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Bank, "store", full)
+    with monkeypatch.context() as patch:
+        on_call(patch, Bank, "store", 2, full)
         assert main(argv["rank"]) == 1
     assert "x.frames: No space left on device" in capsys.readouterr().err
     assert main(argv["rank"]) == 0

@@ -24,8 +24,6 @@ from system.runs.folder import Run
 
 
 def test_rank_scores_a_blind_folder_and_writes_its_csv(unbroken, world, tmp_path, capsys):
-    from submission.__main__ import main as submission
-
     captions = tmp_path / "captions.csv"
     captions.write_text('caption\nA deep tone sounds.\n"one, two: a shrill hum"\n a low note \n')
     audio = world.parent / "evaluation"
@@ -140,12 +138,14 @@ def test_failed_export_leaves_no_folder(unbroken, tmp_path, capsys, monkeypatch)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_report_warns_if_the_interval_includes_the_metric_of_the_untrained_model(unbroken, tmp_path):
+def test_report_prints_the_jackknife_interval_and_warns_if_it_includes_the_untrained_model(unbroken, tmp_path):
     run = Run(Path(shutil.copytree(unbroken, tmp_path / "run")))
     assert "BEWARE" not in report(run)
     content = json.loads(run.result.read_text())
-    content["rank"]["evaluation"] |= {"interval": [0.3, 0.9], "chance": 0.1, "untrained": 0.3}
+    changes = {"interval": [0.3, 0.9], "bootstrap": [0.4, 0.8], "chance": 0.1, "untrained": 0.3}
+    content["rank"]["evaluation"] |= changes
     run.result.write_text(json.dumps(content))
+    assert "95 % 0.3000 to 0.9000" in report(run)
     assert "BEWARE     mAP@10 is not surely better than untrained: its interval reaches 0.3000" in report(run)
     assert "better than chance" not in report(run)
 
@@ -187,28 +187,20 @@ def test_equal_scores_are_ordered_by_file_name(unbroken, world, tmp_path):
     assert lists(out)[1][1:] == ["b.wav", "c.wav"]
 
 
-def test_csv_of_top_10_lists_written_by_rank_is_scored_and_converted(unbroken, world, tmp_path, capsys):
-    out = tmp_path / "r.csv"
-    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
-    assert main([*ask, "--top", "10", "--out", str(out)]) == 0
-    assert "120 queries x 10 best clips, of 24 clips" in capsys.readouterr().out
-    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
-    assert submission(["check", str(out), "--truth", str(tmp_path / "s.npy"), "--edition", "custom"]) == 0
-    written = tmp_path / "w.csv"
-    assert submission(["write", str(tmp_path / "s.npy"), "--out", str(written), "--edition", "custom"]) == 0
-    assert written.read_bytes() == out.read_bytes()
-
-
-def test_pairs_written_for_a_judge_are_those_of_the_top_lists(unbroken, world, tmp_path):
-    ask = ["rank", str(unbroken), str(world), "--split", "evaluation"]
+def test_top_lists_and_pairs_for_a_judge_are_those_of_the_written_ranking(unbroken, world, tmp_path, capsys):
+    ask, truth = ["rank", str(unbroken), str(world), "--split", "evaluation"], tmp_path / "s.npy"
     for name in ("r.csv", "top.jsonl"):
-        assert main([*ask, "--top", "5", "--out", str(tmp_path / name)]) == 0
-    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
-    matrix, pairs = read_scores(tmp_path / "s.npy"), read_pairs(tmp_path / "top.jsonl")
+        assert main([*ask, "--top", "10", "--out", str(tmp_path / name)]) == 0
+        assert "120 queries x 10 best clips, of 24 clips" in capsys.readouterr().out
+    assert main([*ask, "--out", str(truth)]) == 0
+    custom = ["--edition", "custom"]
+    assert submission(["check", str(tmp_path / "r.csv"), "--truth", str(truth), *custom]) == 0
+    assert submission(["write", str(truth), "--out", str(tmp_path / "w.csv"), *custom]) == 0
+    assert (tmp_path / "w.csv").read_bytes() == (tmp_path / "r.csv").read_bytes()
+    matrix, pairs = read_scores(truth), read_pairs(tmp_path / "top.jsonl")
     named = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
-    names = [name for row in lists(tmp_path / "r.csv")[1:] for name in row[1:]]
-    assert [named[pair.clip] for pair in pairs] == names
-    assert [pair.rank for pair in pairs] == [1, 2, 3, 4, 5] * len(matrix)
+    assert [named[pair.clip] for pair in pairs] == [name for row in lists(tmp_path / "r.csv")[1:] for name in row[1:]]
+    assert [pair.rank for pair in pairs] == [*range(1, 11)] * len(matrix)
     for pair in pairs:
         row, column = matrix.query_ids.index(pair.query), matrix.clip_ids.index(pair.clip)
         assert (pair.score, pair.text) == (matrix.values[row, column], matrix.query_texts[row])
