@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from safetensors.torch import load_file
 
@@ -40,6 +41,13 @@ def lines(run: Path) -> list[dict[str, Any]]:
 def rewrite(path: Path, **changes: Any) -> None:
     """Change keys of one of a run's JSON files as if the run had written it so."""
     write_json(path, read_json(path) | changes)
+
+
+def run_recipe(content: dict[str, Any], folder: Path, *options: object) -> Path:
+    """Run a recipe; return the folder of the run."""
+    recipe = tiny.write_recipe(folder / "r.yaml", content)
+    assert main(["run", str(recipe), "--out", str(folder / "run"), *map(str, options)]) == 0
+    return folder / "run"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

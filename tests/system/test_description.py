@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from outcomes import rewrite
 
 from data_tools.manifest import caption_queries, read_manifest, write_manifest
 from submission.__main__ import main as submission
@@ -84,23 +85,16 @@ def test_clips_csv_lists_paths_and_lengths(unbroken, tmp_path, world):
         assert [row["seconds"] for row in csv.DictReader(file)] == ["", ""]
 
 
-def test_report_and_package_list_frozen_networks_and_word_vector_files(unbroken, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(unbroken, folder)
-    result = json.loads((folder / "result.json").read_text())
-    result["parameters"]["frozen"] = {"audio": 1000, "text": 500}
-    (folder / "result.json").write_text(json.dumps(result))
-    recipe = json.loads((folder / "resolved.json").read_text())
-    recipe["model"]["audio"] |= {"kind": "panns", "weights": "w/ResNet38.pth", "spec_augment": {"time_stripes": 2}}
-    recipe["model"]["text"] = {"kind": "word_vectors", "vectors": "w/news.bin"}
-    (folder / "resolved.json").write_text(json.dumps(recipe))
+def test_package_describes_augmentation_and_word_vector_files(unbroken, tmp_path):
+    folder = shutil.copytree(unbroken, tmp_path / "run")
+    model = json.loads((folder / "resolved.json").read_text())["model"]
+    model["audio"] |= {"kind": "panns", "weights": "w/ResNet38.pth", "spec_augment": {"time_stripes": 2}}
+    model["text"] = {"kind": "word_vectors", "vectors": "w/news.bin"}
+    rewrite(folder / "resolved.json", model=model)
     finished = open_entry(str(folder))
-    trained = sum(result["parameters"]["trained"].values())
-    assert sum(meta.count_parameters([finished])) == trained + 1500
     described = meta.describe([finished])
     assert (described["data_augmentation"], described["word_embeddings"]) == (["SpecAugment"], ["news.bin"])
     assert meta.external_items([finished]).keys() >= {"ResNet38.pth", "news.bin"}
-    assert submission(["report", str(folder)]) == 0
 
 
 def test_scores_are_in_clip_order_and_leave_out_clips_without_frames(unbroken, world):

@@ -166,19 +166,6 @@ def test_plan_reports_the_number_of_moments(manifest, tmp_path, capsys):
     assert re.search(r"MISSING  .*gone.jsonl: make this file", capsys.readouterr().out)
 
 
-def test_moment_entries_of_a_run_are_scored_and_compared_by_name(run, tmp_path, capsys):
-    posterior, thresholds = (result_of(run).moments[name].figures for name in ("overlap", "thresholds"))
-    for name, figures in ((str(run), posterior), (f"{run}:thresholds", thresholds)):
-        assert submission(["score", name, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["values"] == figures
-    assert submission(["compare", str(run), f"{run}:thresholds", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["mean"] == pytest.approx(posterior["R1@0.7"] - thresholds["R1@0.7"])
-    handed, truth = str(run / "submission/thresholds.jsonl"), str(run / "scores/thresholds.truth.jsonl")
-    assert submission(["compare", str(run), handed, "--truth", truth, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["mean"] == found["mean"]
-
-
 def test_moment_ranking_errors_are_reported_before_training(manifest, tmp_path, monkeypatch, capsys):
     moments, clips = tiny_moments.moments_of(manifest), read_manifest(manifest)
     blind = [replace(one, windows=None) for one in moments]
@@ -211,20 +198,6 @@ def test_moment_ranking_errors_are_reported_before_training(manifest, tmp_path, 
     assert "_000.wav has 81 frames, but the limit is 70" in said("extra", "blind")
     assert main(["run", "--until=training", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
     assert "81 frames" in capsys.readouterr().err
-
-
-def test_files_of_removed_moment_entries_are_deleted_with_a_warning(run, tmp_path, caplog):
-    copied = Path(shutil.copytree(run, tmp_path / "run"))
-    shutil.copy(run.parent / "r.yaml", tmp_path / "r.yaml")
-    dropped = ["--set", "rank.thresholds=null"]
-    assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *dropped]) == 0
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert any("thresholds" in line for line in said)
-    assert not (copied / "submission/thresholds.jsonl").exists()
-    caplog.clear()
-    changed = [*dropped, "--set", "rank.overlap.windows=thresholds"]
-    assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *changed]) == 0
-    assert "overlap" in caplog.text
 
 
 def test_metrics_of_random_windows_match_expected_values():

@@ -1,7 +1,6 @@
-"""The shipped recipes: frames, parameters, updates, losses and learning rates of published systems; mistakes."""
+"""The shipped recipes: frames, parameters, updates, losses and learning rates of published systems, and windows."""
 
 import json
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -19,53 +18,6 @@ from system.recipe.load import load_recipe
 from system.training.schedule import learning_rate
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYS = (
-    "batch_size|epochs|precision|max_grad_norm|unit|captions_per_clip|losses|optimizer|schedule|manifest|split|monitor"
-)
-KEYS += "|sample_rate|width|heads|ffn_dim|dropout|hidden|dim|seed"
-KEY = re.compile(rf"( *)({KEYS}):( +)([^#\n&*>|][^#\n]*?)( *(?:#.*)?)")  # a line of one key
-NUMBER = re.compile(r"\b([a-z_]+): (\d[\d.e+-]*)(?=[,}\s]|$)")
-REFERENCE = re.compile(r"\b(data|stage|metric|of|corpus|checkpoint|validation|bank|fit): \[?([\w@.]+)")
-
-
-def planted(lines: list[str], kind: str, draw: random.Random) -> tuple[int, str, str]:
-    """The place of a mistake in a recipe, its key, and the lines that stand there instead."""
-    pattern = {"number": NUMBER, "reference": REFERENCE}.get(kind, KEY)
-    whole = pattern is KEY
-    found = [
-        (n, one) for n, line in enumerate(lines) for one in pattern.finditer(line if whole else line.split("#")[0])
-    ]
-    number, match = draw.choice([(n, one) for n, one in found if not whole or one[0] == lines[n]] or [(0, None)])
-    if match is None:
-        return 0, "", lines[0]
-    if not whole:
-        wrong, line = "-1" if kind == "number" else "nowhere", lines[number]
-        return number, match[1], line[: match.start(2)] + wrong + line[match.end(2) :]
-    indent, key, blanks, value, rest = match.groups()
-    changed = {"key": f"{indent}{key}s:{blanks}{value}{rest}", "value": f"{indent}{key}:{blanks}[[1], x]{rest}"}
-    return number, key, changed.get(kind, f"{match[0]}\n{match[0]}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["key", "value", "twice", "number", "reference"])
-def test_mistake_in_a_shipped_recipe_is_refused_with_its_key_and_line(kind, tmp_path, capsys):
-    recipes = [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if "\nrecipe:" not in path.read_text()]
-    draw, seen, mine = random.Random(kind), 0, tmp_path / "mine.yaml"
-    while seen < 60:
-        path = draw.choice(recipes)
-        lines = path.read_text().splitlines()
-        number, key, text = planted(lines, kind, draw)
-        if not key:
-            continue
-        lines[number] = text
-        mine.write_text("\n".join(lines) + "\n")
-        assert main(["check", str(mine)]) == 1
-        error = capsys.readouterr().err
-        assert f"mine.yaml:{number + 1 + (kind == 'twice')}" in error, path
-        assert key in error, path
-        seen += 1
-
-
 # Frames (values, Hz of the audio) of each expert, parameters by part (without those of a text model that is not here),
 # and (updates, items) of each stage.
 SEEDS_MEAN: dict[str, dict[str, object]] = {

@@ -14,7 +14,7 @@ from outcomes import digest, lines, on_call, signalled
 from system.__main__ import main
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
-from system.recipe.load import RecipeError, load_recipe
+from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_state
 from system.runs.open import build_model
 from system.training import train as training
@@ -99,12 +99,3 @@ def test_metrics_contain_the_base_learning_rate(world, tmp_path):
     assert [line["lr"] for line in lines(tmp_path / "run")] == [0.001, 0.001]
     groups = torch.load(tmp_path / "run/only/last.pt", weights_only=True)["optimizer"]["param_groups"]
     assert [group["lr"] for group in groups] == [0.001, 1e-4, 1e-5]
-
-
-def test_model_part_without_trainable_parameters_is_refused(world, tmp_path):
-    content = tiny.recipe(world, tmp_path, only=tiny.stage(optimizer=adamw(lr_by_part={"text": 1e-5})))
-    content["model"]["text"] = {
-        "kind": "published", "model": "nobody/nothing", "dim": 8, "head": "none", "trainable": False,
-    }  # fmt: skip
-    with pytest.raises(RecipeError, match="trained"):
-        load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))

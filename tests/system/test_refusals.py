@@ -205,12 +205,13 @@ CLIPS += [(f"stages.only.losses=[{loss}]", word) for loss, word in LOSSES]
 CLIPS += [(f"stages.only.optimizer.{change}", word) for change, word in PARTS]
 CLIPS += [(f"stages.only.augment={change}", word) for change, word in MIXED]
 CLIPS += [(f"{key}={value}", key) for key, value in SIZES]
-FREE = json.dumps({"kind": "published", "model": "x", "dim": 8, "head": "none", "hidden": 20, "trainable": False})
-CLIPS += [(f"model.text={FREE}", "head")]
+FROZEN = {"kind": "published", "model": "x", "dim": 8, "head": "none", "trainable": False}
+CLIPS += [("model.text=" + json.dumps(FROZEN | {"hidden": 20}), "head")]
 STAGES = [
     ("stages.pretrain.start_from={kind: stage, stage: finetune, checkpoint: last}", "finetune"),
     ("stages.finetune.start_from={kind: stage, stage: finetune, checkpoint: last}", "pretrain"),
     ("stages.finetune.start_from.checkpoint=R@1", "monitor"),
+    ("model.text=" + json.dumps(FROZEN), "trained"),
 ]
 RELAXED = [
     ("relevance=null", "relevance"),
@@ -239,7 +240,8 @@ def relaxed(world: Path, folder: Path) -> dict[str, Any]:
 
 
 def two_stages(world: Path, folder: Path) -> dict[str, Any]:
-    return tiny.recipe(world, folder, **tiny.two_stages())
+    slow_text = {"kind": "adamw", "lr": 0.001, "weight_decay": 0.01, "lr_by_part": {"text": 1e-5}}
+    return tiny.recipe(world, folder, **tiny.two_stages(optimizer=slow_text))
 
 
 BASES: list[tuple[Callable[..., dict[str, Any]], list[tuple[str, str]]]] = [
@@ -404,6 +406,12 @@ def test_interrupt_while_a_manifest_is_made_ends_the_verb(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("data_tools.scenes.build.make_scenes", stopped)
     assert main(["run", "--until=features", str(tiny.write_recipe(tmp_path / "r.yaml", content))]) == 130
+
+
+def test_single_process_verb_under_torchrun_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "torchrun" in refusal("system", "rank runs/one audio --out x.npy", capsys)
 
 
 # --- machines ---------------------------------------------------------------------------------------------------------

@@ -4,14 +4,13 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import on_call, stopped
+from outcomes import on_call, run_recipe, stopped
 
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest, write_manifest
@@ -48,7 +47,24 @@ def student(world: Path, folder: Path, teachers: dict[str, Any], **changes: Any)
     return recipe | {"teachers": teachers} | changes
 
 
+def of_model(folder: Path, **checkpoint: str) -> dict[str, Any]:
+    return {"kind": "model", "folder": str(folder), **checkpoint}
+
+
+def spoilt(path: Path) -> None:
+    """Other content at this place."""
+    path.write_text(path.read_text() + " ")
+
+
 SELF = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "mAP@10"}}
+
+
+def using(model: dict[str, Any], use: str, world: Path, folder: Path) -> dict[str, Any]:
+    """A recipe that has a model as its teacher, or starts from it."""
+    recipe = student(world, folder, {"other": model} if use == "teacher" else SELF)
+    if use == "start":
+        recipe["stages"]["pretrain"]["start_from"] = model
+    return recipe
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +115,8 @@ def test_killed_and_resumed_distillation_matches_uninterrupted_run(distilled, tm
 def test_run_and_exported_model_can_both_be_teachers(distilled, unbroken, world, tmp_path, capsys):
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
     teachers = {
-        "run": {"kind": "model", "folder": str(distilled), "stage": "finetune", "checkpoint": "last"},
-        "exported": {"kind": "model", "folder": str(tmp_path / "model")},
+        "run": of_model(distilled, stage="finetune", checkpoint="last"),
+        "exported": of_model(tmp_path / "model"),
     }
     path = tiny.write_recipe(tmp_path / "both.yaml", student(world, tmp_path, teachers))
     assert main(["run", str(path), "--out", str(tmp_path / "both")]) == 0
@@ -124,8 +140,7 @@ def also_trained_on(run: Path) -> int:
 
 
 def test_teacher_trained_on_ranked_clips_is_warned_about_and_counted(distilled, world, tmp_path, caplog):
-    teachers = {"other": {"kind": "model", "folder": str(distilled)}}
-    recipe = student(world, tmp_path, teachers)
+    recipe = student(world, tmp_path, {"other": of_model(distilled)})
     clips = read_manifest(world)
     mine = [replace(clip, split="development") for clip in clips if clip.split == "validation"]
     ranked = next(clip for clip in clips if clip.split == "development")
@@ -133,15 +148,12 @@ def test_teacher_trained_on_ranked_clips_is_warned_about_and_counted(distilled, 
     found = [*mine, *evaluation, replace(ranked, split="evaluation", id="mine/evaluation/x.wav")]
     write_manifest(tmp_path / "mine.jsonl", found)
     recipe["data"]["train"]["manifest"] = recipe["data"]["evaluation"]["manifest"] = str(tmp_path / "mine.jsonl")
-    path, out = tiny.write_recipe(tmp_path / "leak.yaml", recipe), tmp_path / "leak"
-    assert main(["run", str(path), "--out", str(out)]) == 0
+    out = run_recipe(recipe, tmp_path)
     assert "training uses 1 recording of the ranked data source evaluation" in caplog.text
     assert also_trained_on(out) == 1
     # A student counts as trained on its teacher's clips, and so does a student of the student.
-    recipe["teachers"]["other"]["folder"] = str(out)
-    second = tmp_path / "second"
-    assert main(["run", str(tiny.write_recipe(path, recipe)), "--out", str(second)]) == 0
-    assert also_trained_on(second) == 1
+    recipe["teachers"]["other"] = of_model(out.rename(tmp_path / "first"))
+    assert also_trained_on(run_recipe(recipe, tmp_path)) == 1
 
 
 @pytest.mark.parametrize("use", ["teacher", "start"])
@@ -155,12 +167,8 @@ def test_training_clips_of_a_teacher_or_initial_model_are_found_among_ranked_cli
     first = next(clip.id for clip in clips if clip.split == "evaluation")
     changed = [replace(clip, freesound_id="1234" if clip.id == first else f"9{n}") for n, clip in enumerate(clips)]
     write_manifest(tmp_path / "mine.jsonl", changed)
-    theirs = {"kind": "model", "folder": str(distilled)}
-    recipe = student(tmp_path / "mine.jsonl", tmp_path, {"other": theirs} if use == "teacher" else SELF)
-    if use == "start":
-        recipe["stages"]["pretrain"]["start_from"] = theirs
-    assert main(["run", str(tiny.write_recipe(tmp_path / "leak.yaml", recipe)), "--out", str(tmp_path / "leak")]) == 0
-    assert also_trained_on(tmp_path / "leak") == 1, "no other that has an id"
+    recipe = using(of_model(distilled), use, tmp_path / "mine.jsonl", tmp_path)
+    assert also_trained_on(run_recipe(recipe, tmp_path)) == 1, "no other that has an id"
 
 
 def test_caption_keys_for_teachers_depend_on_the_clip_and_the_index_and_the_text(world):
@@ -181,7 +189,7 @@ def test_training_items_contain_the_indexes_of_their_captions(world, unit):
             assert item.captions == tuple(item.clip.captions[number] for number in item.numbers)
 
 
-def test_invalid_teachers_are_refused(world, tmp_path, capsys):
+def test_invalid_teachers_are_refused(world, tmp_path):
     recipe = student(world, tmp_path, SELF)
     for names, number in ((["self", "nobody"], 1), (["self"], 0)):
         recipe["stages"]["pretrain"]["losses"] = [NT_XENT, distill(*names)]
@@ -190,22 +198,11 @@ def test_invalid_teachers_are_refused(world, tmp_path, capsys):
     recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
     with pytest.raises(RecipeError, match="monitor"):
         load_recipe(tiny.write_recipe(tmp_path / "r.yaml", recipe))
-    absent = student(world, tmp_path, {"gone": {"kind": "model", "folder": "runs/gone"}})
-    path = tiny.write_recipe(tmp_path / "gone.yaml", absent)
-    assert main(["check", str(path)]) == 1
-    assert "finished" in capsys.readouterr().out
-    assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
-    assert "finished" in capsys.readouterr().err
-    assert not (tmp_path / "gone").exists()
 
 
 @pytest.mark.parametrize("use", ["teacher", "start"])
 def test_check_and_run_report_the_same_missing_teachers_and_initial_models(distilled, world, tmp_path, capsys, use):
-    model = {"kind": "model", "folder": str(distilled)}
-    recipe = student(world, tmp_path, {"other": model} if use == "teacher" else SELF)
-    if use == "start":
-        recipe["stages"]["pretrain"]["start_from"] = model
-    path = str(tiny.write_recipe(tmp_path / "r.yaml", recipe))
+    path = str(tiny.write_recipe(tmp_path / "r.yaml", using(of_model(distilled), use, world, tmp_path)))
     place = "teachers.other" if use == "teacher" else "stages.pretrain.start_from"
     assert main(["check", path]) == 0
     for stage in ("pretrain", "finetune"):
@@ -221,22 +218,12 @@ def test_check_and_run_report_the_same_missing_teachers_and_initial_models(disti
         (distilled / "result.json").unlink(missing_ok=True)
 
 
-def test_teacher_that_scores_frames_against_words_is_refused(distilled, tmp_path, monkeypatch):
-    recipe = load_recipe(tmp_path / "self.yaml").recipe
-    data = load_data(recipe)
-    recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
-    opened = SimpleNamespace(model=None, recipe=recipe_of_series, facts=None, folder=None)
-    monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
-    with pytest.raises(KitError, match="single vector"):
-        embed_by_teachers(recipe, recipe.stages["finetune"], Run(distilled), data, torch.device("cpu"))
-
-
 def test_rank_entry_of_kind_teachers_scores_by_the_mean_cosine_of_the_teacher_models(
     distilled, world, tmp_path, capsys
 ):
     teachers = {
-        "first": {"kind": "model", "folder": str(distilled), "stage": "pretrain", "checkpoint": "last"},
-        "second": {"kind": "model", "folder": str(distilled), "stage": "finetune", "checkpoint": "last"},
+        "first": of_model(distilled, stage="pretrain", checkpoint="last"),
+        "second": of_model(distilled, stage="finetune", checkpoint="last"),
     }
     recipe = student(world, tmp_path, teachers) | {"stages": {}}
     recipe["rank"] = {
@@ -265,27 +252,24 @@ def test_rank_entry_of_kind_teachers_scores_by_the_mean_cosine_of_the_teacher_mo
     with pytest.raises(KitError, match=rf"since its recipe has no stages; name {distilled}"):
         open_trained(tmp_path / "ensemble")
     assert main(argv) == 0, "finished already"
-    done = distilled / "finetune/done.json"
-    done.write_text(done.read_text() + " ")
+    spoilt(distilled / "finetune/done.json")
     assert main(argv) == 1
     assert "self/finetune/done.json changed" in capsys.readouterr().err
 
 
 def test_stage_starts_from_the_weights_of_a_run(distilled, world, tmp_path):
     recipe = student(world, tmp_path, SELF)
-    recipe["stages"]["pretrain"] |= {"start_from": {"kind": "model", "folder": str(distilled)}, "epochs": 1}
+    recipe["stages"]["pretrain"] |= {"start_from": of_model(distilled), "epochs": 1}
     recipe["stages"]["pretrain"]["optimizer"]["lr"] = 1e-12
-    path = tiny.write_recipe(tmp_path / "again.yaml", recipe)
-    assert main(["run", str(path), "--out", str(tmp_path / "again")]) == 0
+    again = run_recipe(recipe, tmp_path)
     before = open_trained(distilled).model.state_dict()
-    after = open_trained(tmp_path / "again", "pretrain", "last").model.state_dict()
+    after = open_trained(again, "pretrain", "last").model.state_dict()
     assert all(torch.allclose(after[name], value, atol=1e-7) for name, value in before.items())
-    assert (tmp_path / "again/trained_on.csv").read_text() == (distilled / "trained_on.csv").read_text()
-    (tmp_path / "again/result.json").unlink()
-    other = distilled / "finetune/done.json"
-    other.write_text(other.read_text() + " ")
+    assert (again / "trained_on.csv").read_text() == (distilled / "trained_on.csv").read_text()
+    (again / "result.json").unlink()
+    spoilt(distilled / "finetune/done.json")
     with pytest.raises(KitError, match="changed"):
-        run_steps(load_recipe(path), tmp_path, tmp_path / "again")
+        run_steps(load_recipe(tmp_path / "r.yaml"), tmp_path, again)
 
 
 @pytest.mark.slow
@@ -298,12 +282,12 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(world
     cells: dict[str, Any] = {
         "first": {},
         "student": {
-            "teachers": {"first": {"kind": "model", "folder": "{first}"}},
-            "stages.train.start_from": {"kind": "model", "folder": "{first}"},
+            "teachers": {"first": of_model(Path("{first}"))},
+            "stages.train.start_from": of_model(Path("{first}")),
             "stages.train.losses": [distill("first")],
         },
         "ensemble": {
-            "teachers": {name: {"kind": "model", "folder": f"{{{name}}}"} for name in ("first", "student")},
+            "teachers": {name: of_model(Path(f"{{{name}}}")) for name in ("first", "student")},
             "stages": {},
             "rank.evaluation": COMMON | {"of": ["first", "student"]},
         },
@@ -320,17 +304,10 @@ def test_later_study_cells_can_use_the_models_of_earlier_cells_as_teachers(world
         assert noted["teachers"]["first"]["folder"] == str(runs / f"steps/first_s{seed}")
 
 
-def test_student_of_a_teacher_with_unknown_training_data_has_unknown_data_too(distilled, world, tmp_path, caplog):
+@pytest.mark.parametrize("use", ["teacher", "start"])
+def test_student_of_a_model_with_unknown_training_data_has_unknown_data_too(distilled, world, tmp_path, caplog, use):
     (distilled / "trained_on.csv").unlink()
-    theirs = {"kind": "model", "folder": str(distilled)}
-    path = tiny.write_recipe(tmp_path / "s.yaml", student(world, tmp_path, {"other": theirs}))
-    assert main(["run", str(path), "--out", str(tmp_path / "student")]) == 0
-    assert NOT_KNOWN in read_trained_clips(tmp_path / "student")
-    second = student(world, tmp_path, {"other": {"kind": "model", "folder": str(tmp_path / "student")}})
-    assert main(["run", str(tiny.write_recipe(path, second)), "--out", str(tmp_path / "second")]) == 0
-    assert f"teachers.other: the training data of {tmp_path / 'student'} is unknown" in caplog.text
-    started = student(world, tmp_path, SELF)
-    started["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(tmp_path / "student")}
-    assert main(["run", str(tiny.write_recipe(path, started)), "--out", str(tmp_path / "started")]) == 0
-    assert f"stages.pretrain.start_from: the training data of {tmp_path / 'student'} is unknown" in caplog.text
-    assert NOT_KNOWN in read_trained_clips(tmp_path / "started")
+    run = run_recipe(using(of_model(distilled), use, world, tmp_path), tmp_path, "--until=training")
+    place = "teachers.other" if use == "teacher" else "stages.pretrain.start_from"
+    assert f"{place}: the training data of {distilled} is unknown" in caplog.text
+    assert NOT_KNOWN in read_trained_clips(run)

@@ -28,8 +28,7 @@ from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.audio import blocks, m2d_clap
 from system.audio.checkpoint import load_checkpoint
-from system.models.text.joint import JointText
-from system.models.text.published import Published
+from system.models.text import JointText
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
@@ -274,20 +273,3 @@ def test_text_encoder_is_exported_once_and_only_from_checkpoints_that_contain_on
     torch.save({"model": {"backbone.cls_token": torch.zeros(1)}}, tmp_path / "m2d.pth")
     command = ["convert", str(tmp_path / "m2d.pth"), "--text", minilm, "--out", str(tmp_path / "new")]
     assert "m2d.pth" in refused(capsys, *command)
-
-
-def settings(minilm: str, **changes: Any) -> Published:
-    values = {"trainable": False, "removed": "", "dropout": None, "hidden": None, "dim": WIDTH, "head": "none"}
-    return Published.model_validate({"kind": "published", "pooling": "first", "model": minilm} | values | changes)
-
-
-def test_first_token_embedding_without_linear_layers_has_the_width_of_the_transformer(minilm, tmp_path):
-    chosen = settings(minilm)
-    assert chosen.is_published
-    assert not chosen.is_trained
-    assert settings(minilm, trainable=True).is_trained
-    made = chosen.build([], tmp_path)
-    assert list(made.parameters()) == []
-    assert made(["a dog", "rain"]).values.shape == (2, WIDTH)
-    with pytest.raises(Exception, match="returns"):
-        settings(minilm, dim=300).build([], tmp_path)
