@@ -73,7 +73,6 @@ def _broken_recipes(folder: Path, recipe: dict[str, Any]) -> None:
     tiny.write_recipe(folder / "no_seed.yaml", {name: recipe[name] for name in recipe if name != "seed"})
     text = yaml.safe_dump(recipe, sort_keys=False)
     (folder / "indented.yaml").write_text(text.replace("\nseed: 3\n", "\n  seed: 3\n"))
-    (folder / "tab.yaml").write_text(text.replace("\n  only:", "\n\tonly:"))
 
 
 def _broken_studies(folder: Path) -> None:

@@ -5,7 +5,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -21,8 +20,6 @@ from submission.runs.record import write_clips
 from system.experiments import run
 from system.experiments.summary import describe_data, report
 from system.features.extract import Features, build_features
-from system.models.audio.heads import ExpertHeadsEncoder
-from system.models.batch import Series
 from system.ranking.embedding import embed_clips
 from system.recipe.data import Data
 from system.recipe.load import load_recipe
@@ -115,32 +112,6 @@ def test_scores_are_in_clip_order_and_leave_out_clips_without_frames(unbroken, w
     found = retriever.matrix(queries, retriever.open(clips))
     assert found.clip_ids == [clips[n].id for n in (0, 1, 3, 4)]
     assert found.values.shape == (len(queries), 4)
-
-
-def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(tmp_path, world, monkeypatch):
-    """Once untrained and once a checkpoint: scores come of one pass, a mean of the files."""
-    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1))
-    one = content["rank"]["evaluation"]
-    content["rank"] = {name: one | {"checkpoint": name} for name in ("loss", "m1", "m2")}
-    content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
-    path = tiny.write_recipe(tmp_path / "four.yaml", content)
-    embedded: list[int] = []
-    heads, rank = ExpertHeadsEncoder.forward, run.RunRanking
-
-    def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
-        embedded.append(len(audio["logmel"].lengths))
-        return heads(encoder, audio)
-
-    def only_ranking(*arguments: Any) -> Any:
-        embedded.clear()
-        return rank(*arguments)
-
-    monkeypatch.setattr(ExpertHeadsEncoder, "forward", counting)
-    monkeypatch.setattr(run, "RunRanking", only_ranking)
-    made = run.run_steps(load_recipe(path), tmp_path, tmp_path / "run")
-    pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
-    assert sum(embedded) == 4 * pool
-    assert made.file("clips", "mean").read_text().splitlines()[0] == "clip,path,seconds"
 
 
 def test_run_with_a_single_query_is_reported_without_interval(tmp_path, world, capsys):

@@ -195,7 +195,7 @@ def test_gradient_norm_of_several_processes_matches_one_process(manifest, tmp_pa
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
-# --- three processes: kinds of ranking, mixed and cut clips, moments ---------------------------------------------------
+# --- three processes: kinds of ranking, mixed and cut clips, moments ------------------------------------------------
 
 MIX = {"probability": 0.5, "low_db": -5, "high_db": 5, "joined_by": "and"}
 

@@ -9,18 +9,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+import tiny
 import torch
 from formats import stereo, write_format
 from hub_models import hub_folder
-from outcomes import on_call
+from outcomes import on_call, run_recipe
 
 from data_tools.manifest import Clip
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.experiments import run as experiment
 from system.features.bank import Bank
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.audio.segments import Segments
@@ -167,6 +170,23 @@ def test_killed_embedding_resumes_from_the_cache(unbroken, world, tmp_path, embe
     assert embedded == [8] * 6, "stored clips are not embedded again"
     assert (readable, broken) == (clips, {})
     assert torch.equal(found.values, expected)
+
+
+def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(tmp_path, world, embedded, monkeypatch):
+    """Once untrained and once a checkpoint: scores come of one pass, a mean of the files."""
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    one = content["rank"]["evaluation"]
+    content["rank"] = {name: one | {"checkpoint": name} for name in ("loss", "m1", "m2")}
+    content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
+
+    def only_ranking(call: partial[Any], *_: object) -> Any:
+        embedded.clear()
+        return call()
+
+    on_call(monkeypatch, experiment, "RunRanking", 1, only_ranking)
+    run = run_recipe(content, tmp_path)
+    assert sum(embedded) == 4 * 24
+    assert (run / "scores/mean.clips.csv").read_text().splitlines()[0] == "clip,path,seconds"
 
 
 def test_unwritable_cache_is_refused(unbroken, folder, tmp_path, capsys):

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +26,6 @@ from system.models.text.published import Published
 from system.moments.windows import Decoding
 from system.retriever import Hit, Pool, WindowSettings, list_clips, load_model
 from system.serve.server import Search
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 ROOT_2 = pytest.approx(0.5**0.5)
 HARM = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
@@ -282,7 +279,7 @@ def site(tmp_path):
         yield found
 
 
-def find(page: "Page", query: str) -> list[str]:
+def find(page: Any, query: str) -> list[str]:
     """The names that the page shows for a query, in its order."""
     page.get_by_label("Describe a sound").fill(query)
     page.keyboard.press("Enter")
@@ -290,7 +287,7 @@ def find(page: "Page", query: str) -> list[str]:
     return page.locator(".name").all_inner_texts()
 
 
-def fits(page: "Page", width: int) -> bool:
+def fits(page: Any, width: int) -> bool:
     """Whether the page does not scroll sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth") <= width)
 

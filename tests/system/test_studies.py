@@ -149,11 +149,6 @@ def test_killed_study_resumes_and_gives_the_same_tables(world, tmp_path, root):
         assert (folder / table).read_bytes() == (tmp_path / "unbroken/margins" / table).read_bytes()
 
 
-def test_check_of_a_study_names_the_verb_that_runs_it(world, tmp_path, capsys):
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    assert "lbar run" in refused(capsys, "check", write_study(tmp_path, recipe))
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
