@@ -87,18 +87,24 @@ class Kills:
         return kills
 
 
-@contextmanager
-def killing(folder: Path, library: Path, variables: Mapping[str, str] | None = None) -> Iterator[Kills]:
-    """A server of trials. variables: of its environment, added to those of the test.
+def compiled(name: str, library: Path) -> Path:
+    """A C file of this folder as a library for LD_PRELOAD.
 
     Skips where there is no C compiler, but fails there where LBAR_REQUIRE_DATA is set.
     """
     compiler = shutil.which("cc")
     if compiler is None:
-        output = "needs a C compiler (cc) for kill_at.c"
+        output = f"needs a C compiler (cc) for {name}"
         pytest.fail(output) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(output)
-    source = Path(__file__).with_name("kill_at.c")
+    source = Path(__file__).with_name(name)
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@contextmanager
+def killing(folder: Path, library: Path, variables: Mapping[str, str] | None = None) -> Iterator[Kills]:
+    """A server of trials. variables: of its environment, added to those of the test."""
+    compiled("kill_at.c", library)
     own = {"LD_PRELOAD": str(library), "LBAR_KILLS": str(library), "OMP_NUM_THREADS": "1"}
     environment = os.environ | dict(variables or {}) | own
     server = subprocess.Popen(

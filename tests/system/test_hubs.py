@@ -191,7 +191,9 @@ def test_hubness_correction_is_chosen_again_for_another_checkpoint_or_validation
     assert len(chosen) == 3
 
 
-def test_hubness_corrected_rank_entry_works_in_the_verbs_report_and_compare_and_pack(run, tmp_path, capsys):
+def test_hubness_corrected_rank_entry_works_in_the_verbs_and_an_export_warns_that_it_lacks_it(
+    run, tmp_path, capsys, caplog
+):
     assert submission(["compare", f"{run}:corrected", f"{run}:evaluation"]) == 0
     values = [summarise_matrix(read_scores(run / f"scores/{name}.npy"), get_edition(2022)) for name in ENTRIES]
     said = capsys.readouterr().out.splitlines()
@@ -203,6 +205,9 @@ def test_hubness_corrected_rank_entry_works_in_the_verbs_report_and_compare_and_
     assert (member["stage"], member["checkpoint"]) == ("only", "last")
     assert main(["runs", str(run.parent)]) == 0
     assert "damaged" not in capsys.readouterr().out
+    assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
+    load_model(tmp_path / "exported")
+    assert "correction" in caplog.text
 
 
 ENTRIES = ("corrected", "evaluation")
@@ -224,12 +229,6 @@ ENTRIES = ("corrected", "evaluation")
 def test_hubness_corrections_that_use_the_tested_captions_are_refused(changes, expected, run, tmp_path, capsys):
     path = hub_recipe(run.parent / "world/manifest.jsonl", tmp_path, **changes)
     assert expected in refused(capsys, "run", path, "--out", tmp_path / "run")
-
-
-def test_exported_model_warns_that_it_lacks_the_hubness_correction_of_its_run(run, tmp_path, caplog):
-    assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
-    load_model(tmp_path / "exported")
-    assert "correction" in caplog.text
 
 
 def test_correction_set_in_the_recipe_matches_the_formula_with_and_without_known_answers(run, tmp_path):

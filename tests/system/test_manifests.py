@@ -4,7 +4,6 @@ import errno
 import json
 import logging
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 from data_files import small_clotho, write_wav
+from placed_kills import compiled
 from plans import plan
 
 from data_tools.errors import KitError
@@ -135,14 +135,7 @@ FAILED = "development 003.wav"
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        output = "needs a C compiler (cc) for fail_reads.c"
-        pytest.fail(output) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(output)
-    made = tmp_path_factory.mktemp("reads") / "fail_reads.so"
-    source = Path(__file__).parents[1] / "helpers/fail_reads.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", made, source, "-ldl"], check=True)
-    return made
+    return compiled("fail_reads.c", tmp_path_factory.mktemp("reads") / "fail_reads.so")
 
 
 def verb(library: Path, call: str, code: int, *argv: object) -> "subprocess.CompletedProcess[str]":

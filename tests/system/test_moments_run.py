@@ -147,22 +147,18 @@ def test_run_with_changed_moments_files_is_refused(manifest, run, tmp_path, caps
 
 
 def test_plan_reports_the_number_of_moments(manifest, tmp_path, capsys):
-    made = tiny_moments.recipe(manifest, tmp_path)
-    path = tiny.write_recipe(tmp_path / "r.yaml", made)
-    assert main(["check", str(path)]) == 0
+    path, made = tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path)
+    assert main(["check", str(tiny.write_recipe(path, made))]) == 0
     said = capsys.readouterr().out
     assert re.search(r"  data validation .* 4 clips, 8 captions, .*, 8 moments\n", said)
     assert "42 updates of 8 moments from train" in said
     bare = tmp_path / "bare.jsonl"  # CASTELLA's clips have no captions
     write_manifest(bare, [replace(clip, captions=[]) for clip in read_manifest(manifest)])
-    for source in made["data"].values():
-        source["manifest"] = str(bare)
-    tiny.write_recipe(path, made)
-    assert main(["check", str(path)]) == 0
+    made["data"] |= {name: source | {"manifest": str(bare)} for name, source in made["data"].items()}
+    assert main(["check", str(tiny.write_recipe(path, made))]) == 0
     assert "MISTAKE" not in capsys.readouterr().out
     made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
-    tiny.write_recipe(path, made)
-    assert main(["check", str(path)]) == 1
+    assert main(["check", str(tiny.write_recipe(path, made))]) == 1
     assert re.search(r"MISSING  .*gone.jsonl: make this file", capsys.readouterr().out)
 
 

@@ -30,12 +30,8 @@ def written(world: Path, folder: Path, optimizer: dict[str, Any], **changes: Any
     return tiny.write_recipe(folder / "r.yaml", tiny.recipe(world, folder, only=stage))
 
 
-@pytest.fixture
-def model(world, tmp_path):
-    return build_model(load_recipe(written(world, tmp_path, adamw())).recipe, ["deep", "tone"])
-
-
-def test_parts_have_their_learning_rates_and_frozen_ones_are_in_evaluation_mode(model):
+def test_parts_have_their_learning_rates_and_frozen_ones_are_in_evaluation_mode(world, tmp_path):
+    model = build_model(load_recipe(written(world, tmp_path, adamw())).recipe, ["deep", "tone"])
     settings = schema.AdamW.model_validate(adamw(lr_by_part={"text": 1e-5}))
     groups = parameter_groups(model, settings)
     assert [group["base_lr"] for group in groups] == [0.001, 1e-5]

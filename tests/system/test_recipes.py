@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import tiny
-import yaml
 from outcomes import refused
 from quick import first_quick
 
@@ -134,21 +133,6 @@ def test_resolved_json_loads_as_the_same_recipe(tmp_path):
     other.adopt(again)
     assert other.resolved.read_bytes() == run.resolved.read_bytes()
     assert loaded.recipe.stages["only"].optimizer.lr == 3e-5
-
-
-def test_set_option_does_not_change_other_uses_of_a_yaml_anchor(tmp_path):
-    content = valid(tmp_path)
-    content["stages"] = {"first": tiny.stage(), "second": tiny.stage()}
-    content["rank"] = {}
-    text = yaml.safe_dump(content, sort_keys=False)
-    shared = "{kind: adamw, lr: 1e-3, weight_decay: 0.01}"
-    lines = text.splitlines()
-    for written in (f"&o {shared}", "*o"):
-        at = lines.index("    optimizer:")
-        lines[at : at + 4] = [f"    optimizer: {written}"]
-    (tmp_path / "anchored.yaml").write_text("\n".join(lines))
-    stages = load_recipe(tmp_path / "anchored.yaml", ["stages.second.optimizer.lr=5e-5"]).recipe.stages
-    assert (stages["first"].optimizer.lr, stages["second"].optimizer.lr) == (1e-3, 5e-5)
 
 
 def test_yaml_values_and_set_options_are_parsed_and_aliases_change_alone(tmp_path):

@@ -102,7 +102,7 @@ def search_in(folder: Path, by: str = "overlap") -> Search:
 
 
 @pytest.mark.parametrize("by", ["overlap", "thresholds"])
-def test_search_returns_the_known_windows_of_synthetic_recordings(tmp_path, by):
+def test_search_and_its_page_return_the_known_windows_of_synthetic_recordings(tmp_path, by):
     search = search_in(tmp_path, by)
     hits = search.find("a", 3) or []
     assert [list(SOUNDS)[hit.row] for hit in hits] == ["twice.wav", "late.wav", "never.wav"]
@@ -113,6 +113,12 @@ def test_search_returns_the_known_windows_of_synthetic_recordings(tmp_path, by):
     assert (late.frames > 0.9).tolist() == [letter == "a" for letter in SOUNDS["late.wav"]]
     assert never.frames.max() < 0.1
     assert not search.facts()["compares_clips"]
+    with served(search) as site:
+        told = site.find(query="a").json["results"][1]
+        row = list(csv.DictReader(io.StringIO(site.find("/results.csv", query="a").body.decode())))[1]
+    assert told["file_name"] == row["file_name"] == "late.wav"
+    assert told["windows"][0][:2] == [4.0, 7.0]
+    assert row["windows"].startswith("[[4.0, 7.0, ")
     if by == "overlap":
         assert {len(one.windows) for one in (twice, late, never)} == {3}, "as many as its decoding has"
     else:
@@ -155,15 +161,6 @@ def test_http_search_returns_ranked_clips_as_json_and_csv(hand):
     assert float(rows[1]["score"]) == ROOT_2
     about = hand.ask("/api/about").json
     assert (about["clips"], about["compares_clips"]) == (4, True)
-
-
-def test_http_answer_contains_windows(tmp_path):
-    with served(search_in(tmp_path)) as site:
-        late = site.find(query="a").json["results"][1]
-        row = list(csv.DictReader(io.StringIO(site.find("/results.csv", query="a").body.decode())))[1]
-    assert late["file_name"] == row["file_name"] == "late.wav"
-    assert late["windows"][0][:2] == [4.0, 7.0]
-    assert row["windows"].startswith("[[4.0, 7.0, ")
 
 
 def test_audio_is_sent_whole_and_by_ranges(hand):

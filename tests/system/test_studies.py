@@ -44,8 +44,7 @@ def test_study_runs_every_cell_once_and_writes_mean_and_deviation_over_seeds(wor
     assert f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" in table.splitlines()[3]
     assert (folder / "table.md").read_text() == table
     chosen = [float(entry["checkpoint"].rpartition(" ")[2]) for entry in entries]  # only epoch 2, best mAP@10 0.4321
-    with (folder / "table.csv").open() as file:
-        row = list(csv.DictReader(file))[1]
+    row = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))[1]
     assert (row["cell"], row["data"], row["seeds"], float(row["clips"])) == ("wide", "evaluation", "2", 24)
     assert float(row["validation mAP@10"]) == pytest.approx(np.mean(chosen), abs=2e-4)
     assert float(row["T2A mAP@10 std"]) == pytest.approx(np.std(values, ddof=1))
