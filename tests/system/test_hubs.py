@@ -221,7 +221,6 @@ ENTRIES = ("corrected", "evaluation")
         ({"of": "absent"}, "corrected.of"),
         ({"bank": ["absent"]}, "absent"),
         ({"kinds": []}, "kinds"),
-        ({"of": ["evaluation"]}, "corrected.of"),
         ({"bank": ["validation"]}, "validation"),
         ({"bank": ["validation"], "validation": "train"}, "validation"),
     ],

@@ -146,12 +146,6 @@ ONE: list[tuple[list[float], dict[str, Any], Windows]] = [
 ]
 
 
-@pytest.mark.parametrize(("frames", "settings", "expected"), ONE)
-def test_windows_of_one_model_stay_as_they_are(frames, settings, expected):
-    windows, _ = found([frames], **settings)
-    assert windows == [pytest.approx(window, abs=2e-6) for window in expected]
-
-
 TWO: list[tuple[list[list[float]], dict[str, Any], Windows]] = [
     # half of 0.6905088: no moment of the coarse frames has an IoU of 0.7 with two seconds from 1.5 on
     ([COARSE, FINE], {}, [(1.5, 3.5, 0.345254), (1, 4.5, 0.321979), (5, 5.5, 0.243)]),
@@ -162,8 +156,8 @@ TWO: list[tuple[list[list[float]], dict[str, Any], Windows]] = [
 ]
 
 
-@pytest.mark.parametrize(("models", "settings", "expected"), TWO)
-def test_windows_of_two_models_stay_as_they_are(models, settings, expected):
+@pytest.mark.parametrize(("models", "settings", "expected"), [*(([frames], *rest) for frames, *rest in ONE), *TWO])
+def test_windows_of_one_and_of_two_models_stay_as_they_are(models, settings, expected):
     windows, _ = found(models, **settings)
     assert windows == [pytest.approx(window, abs=2e-6) for window in expected]
 

@@ -1,6 +1,8 @@
 """Checkpoints of the 2025 baseline and of SALSA, as their code would write them, become models that rank and teach."""
 
 import argparse
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import transformers
+import yaml
 from hub_models import tokenizer
 from outcomes import refused
 from threads import one_thread  # noqa: F401  a fixture
@@ -38,9 +42,6 @@ def world(tmp_path_factory):
 @pytest.fixture
 def recipe(root, world, tmp_path):
     """The shipped one, with a small RoBERTa of random weights and the clips of a tiny world."""
-    import transformers
-    import yaml
-
     torch.manual_seed(3)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     config = transformers.RobertaConfig(**sizes, vocab_size=300, max_position_embeddings=60, type_vocab_size=1)
@@ -154,9 +155,6 @@ def test_invalid_published_checkpoints_are_refused(root, recipe, tmp_path, capsy
 
 
 def test_lightning_settings_are_read_without_the_package(tmp_path):
-    import sys
-    import types
-
     package, inner = "pytorch_lightning", "pytorch_lightning.utilities.parsing"
     attribute = type("AttributeDict", (dict,), {"__module__": inner, "__qualname__": "AttributeDict"})
     modules = {name: types.ModuleType(name) for name in (package, "pytorch_lightning.utilities", inner)}

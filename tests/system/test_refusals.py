@@ -261,7 +261,6 @@ def test_setting_that_does_not_fit_is_refused_with_its_key(make, change, word, w
         (b"- 1\n- 2\n", "mapping"),
         (b"a: [1", "YAML"),
         (b"\xff\xfe", "UTF-8"),
-        (b"just text", "mapping"),
         (b"stages: {a: 3}\nmodel: []\ndata: 7\nrank: {x: 1}\n", "stages.a"),
     ],
 )

@@ -39,10 +39,10 @@ def folder(world, tmp_path):
     return folder
 
 
-def search(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+def search(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
     capsys.readouterr()
-    status = main(["search", *map(str, argv)])
-    return status, *capsys.readouterr()
+    assert main(["search", *map(str, argv)]) == 0
+    return capsys.readouterr().out
 
 
 def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
@@ -57,9 +57,7 @@ def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
     columns = ranked_columns(matrix.values, matrix.file_names, 5)
     expected = [[str(folder / matrix.file_names[column]) for column in row] for row in columns]
     assert {len(row) for row in expected} == {5}
-    status, output, _ = search(capsys, unbroken, folder, *TEXTS, "--top", "4", "--json")
-    document = json.loads(output)
-    assert status == 0
+    document = json.loads(search(capsys, unbroken, folder, *TEXTS, "--top", "4", "--json"))
     assert [[clip["path"] for clip in query["clips"]] for query in document["queries"]] == [row[:4] for row in expected]
     assert [query["query"] for query in document["queries"]] == TEXTS
     first = document["queries"][0]["clips"][0]["score"]
@@ -71,7 +69,7 @@ def test_verb_rank_and_verb_search_and_the_python_interface_order_clips_equally(
 
 def test_clips_found_in_a_relative_folder_are_shown_with_absolute_paths(unbroken, model, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder / "more")
-    document = json.loads(search(capsys, unbroken, "../more/deep/../..", TEXTS[0], "--json")[1])
+    document = json.loads(search(capsys, unbroken, "../more/deep/../..", TEXTS[0], "--json"))
     shown = [clip["path"] for clip in document["queries"][0]["clips"]] + list(document["skipped"])
     assert len(shown) == 7
     assert all(Path(path).is_file() and path.startswith(f"{folder}/") and ".." not in path for path in shown)
@@ -83,11 +81,10 @@ def test_query_of_unknown_words_alone_is_refused_and_unknown_words_are_named(unb
     assert "xylophone" in refused(capsys, *asked)
     assert not list(tmp_path.rglob("*.frames")), "it is said before clips are embedded"
     mixed = f"{TEXTS[0]} or Xylophone"
-    status, output, _ = search(capsys, unbroken, folder, mixed)
-    lines = output.splitlines()
-    assert (status, len(lines)) == (0, 2 + 5)
+    lines = search(capsys, unbroken, folder, mixed).splitlines()
+    assert len(lines) == 2 + 5
     assert lines[1].strip() == "words that the model does not know: or, xylophone"
-    document = json.loads(search(capsys, unbroken, folder, mixed, TEXTS[0], "--json")[1])
+    document = json.loads(search(capsys, unbroken, folder, mixed, TEXTS[0], "--json"))
     assert [query["unknown"] for query in document["queries"]] == [["or", "xylophone"], []]
 
 

@@ -181,7 +181,6 @@ def test_audio_is_sent_whole_and_by_ranges(hand):
         ("/api/search?query=%20", 400),
         ("/api/search?query=xyz", 400),  # no known word
         ("/api/search?query=a&count=x", 400),
-        ("/api/search?query=a&offset=1.5", 400),
         ("/api/search?like=nothing", 400),
         ("/audio", 404),
         ("/audio?clip=served%2Ftest%2Fc.wav", 404),  # its file is missing

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import tiny
 import torch
 import yaml
@@ -41,8 +42,6 @@ CAPTIONS += ["steps", "an engine", "a cat"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Eleven sounds of 0.05 to 13 s with a caption each, and the shipped recipe on them with a tiny random CLAP."""
-    import soundfile
-
     folder = tmp_path_factory.mktemp("zero_shot")
     (folder / "sounds").mkdir()
     rows = ["file,text"]
