@@ -63,13 +63,11 @@ def assert_alike(one: Path, other: Path, loose: float = 1) -> None:
         assert (found - expected).abs().max() <= 1e-4 * loose, one.name
 
 
-def started(
-    recipe: Path, run: Path, processes: int, restarts: int = 0, modules: Path | None = None
-) -> "subprocess.Popen[str]":
-    """torchrun with `train`. modules: a folder whose sitecustomize.py every process runs first."""
-    command = [*TORCHRUN[:-1], str(restarts), "--nproc-per-node", str(processes), "-m", "system", "run", str(recipe)]
+def started(recipe: Path, run: Path, processes: int) -> "subprocess.Popen[str]":
+    """torchrun with `train`."""
+    command = [*TORCHRUN, "--nproc-per-node", str(processes), "-m", "system", "run", str(recipe)]
     command += ["--until=training", "--out", str(run), "--device", "cpu"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(modules)} if modules else {})
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 

@@ -9,7 +9,6 @@ import sys
 import time
 import typing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from data_tools.manifest import read_manifest
 from data_tools.tables import write_table
 from data_tools.words import vocabulary_of
 from submission.formats.score_matrix import read_scores
-from submission.runs.record import RunResult
+from submission.runs.record import read_result
 from system.__main__ import main
 from system.losses.terms import Negatives
 from system.models.text.words import write_word_vectors
@@ -272,10 +271,6 @@ def several(recipes, tmp_path_factory):
     return folder
 
 
-def result_of(run: Path) -> dict[str, Any]:
-    return RunResult.model_validate_json((run / "result.json").read_text()).document()
-
-
 @pytest.mark.collapses
 @pytest.mark.parametrize("name", ["ranked", "moments"])  # batch norms on CPUs see only their part of a batch
 def test_losses_and_weights_of_several_processes_match_one_process(one, several, name):
@@ -300,8 +295,8 @@ def test_every_kind_of_rank_entry_gives_equal_scores_with_one_and_several_proces
 
 @pytest.mark.collapses
 def test_moment_windows_of_several_processes_match_one_process(one, several):
-    found, expected = (result_of(folder / "moments")["moments"]["overlap"] for folder in (several, one))
-    assert found["figures"] == pytest.approx(expected["figures"], abs=1e-6)
+    found, expected = (read_result(folder / "moments").moments["overlap"] for folder in (several, one))
+    assert found.figures == pytest.approx(expected.figures, abs=1e-6)
     windows, known = (
         (folder / "moments/scores/overlap.windows.jsonl").read_text().splitlines() for folder in (several, one)
     )

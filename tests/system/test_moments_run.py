@@ -23,7 +23,7 @@ from submission.formats.moments import Answer, MomentQuery, MomentTruth
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values
 from submission.runs.entry import open_entry
-from submission.runs.record import RunResult, read_frame_scores
+from submission.runs.record import read_frame_scores, read_result
 from system.__main__ import main
 from system.experiments.moments import metrics_of_new_texts, metrics_of_random_windows
 from system.moments.windows import Decoding
@@ -47,12 +47,8 @@ def run(moments_run):
     return moments_run
 
 
-def result_of(run: Path) -> RunResult:
-    return RunResult.model_validate_json((run / "result.json").read_text())
-
-
 def test_moment_run_finds_tones_and_opens_with_its_queries_and_windows(run):
-    found = result_of(run).moments
+    found = read_result(run).moments
     assert found["overlap"].figures["R1@0.7"] > 0.6
     assert found["overlap"].random["R1@0.7"] < 0.1
     assert found["overlap"].ceiling["R1@0.7"] == 1.0
@@ -61,7 +57,7 @@ def test_moment_run_finds_tones_and_opens_with_its_queries_and_windows(run):
     assert lines[-1]["validation"].keys() == {"loss", "R1@0.5", "R1@0.7", "mAP"}
     assert lines[-1]["loss"] < lines[0]["loss"] / 4
     opened = open_entry(f"{run}:thresholds")
-    assert opened.ranked == result_of(run).moments["thresholds"]
+    assert opened.ranked == read_result(run).moments["thresholds"]
     assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
     assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
     assert open_entry(str(run)).name == "overlap"
@@ -70,7 +66,7 @@ def test_moment_run_finds_tones_and_opens_with_its_queries_and_windows(run):
 
 
 def test_validation_windows_match_those_of_the_rank_entry(run):
-    trained, expected = open_trained(run), result_of(run).moments
+    trained, expected = open_trained(run), read_result(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
     watched = {"evaluation": (data.readable_clips("evaluation"), data.moments["evaluation"])}
     series = score_recordings(trained.model, *watched["evaluation"], data.features)
@@ -96,7 +92,7 @@ def test_validation_windows_match_those_of_the_rank_entry(run):
 
 
 def test_files_of_a_moment_run_pass_check_and_give_the_metrics_of_the_run(run, capsys):
-    entry = result_of(run).moments["overlap"]
+    entry = read_result(run).moments["overlap"]
     files = {kind: str(Run(run).file(kind, "overlap")) for kind in ("answers", "windows", "truth")}
     assert submission(["check", files["answers"], "--truth", files["truth"]]) == 0
     for file in (files["answers"], files["windows"]):
@@ -231,7 +227,7 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
     made["rank"] = {name: plain | {"fit": fit} for name, fit in fits.items()}
     run, path = tmp_path / "run", tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(run)]) == 0
-    found = result_of(run).moments
+    found = read_result(run).moments
     assert found["fitted"].figures != found["plain"].figures
     assert found["plain_again"].figures == found["plain"].figures
     assert found["fitted"].fitted is not None
@@ -275,7 +271,7 @@ def test_study_of_a_moment_recipe_writes_a_table_of_moment_metrics(manifest, tmp
     row = dict(
         zip(*([cell.strip(" *") for cell in line.strip("|").split("|")] for line in (header, rows[0])), strict=True)
     )
-    figures = [result_of(tmp_path / f"runs/small/a_s{seed}").moments["overlap"].figures for seed in (1, 2)]
+    figures = [read_result(tmp_path / f"runs/small/a_s{seed}").moments["overlap"].figures for seed in (1, 2)]
     values = [100 * one["R1@0.7"] for one in figures if one]
     assert row["R1@0.7"].startswith(f"{np.mean(values):.1f} ±")
     assert row["R1@0.7 under 2 s"] == row["R1@0.7"], "all moments are shorter than 2 s"
