@@ -38,7 +38,7 @@ def manifest(moments_manifest):
 def runs(manifest, moments_run, tmp_path_factory):
     """`own`: of moments. `clips`: cosine of whole clips. `words`: frames against words. Only the first is any good."""
     folder = tmp_path_factory.mktemp("runs")
-    test_frame_word_run.write_words(folder / "words.bin", manifest, seed=3)
+    frame_words.write_words(folder / "words.bin", manifest, seed=3)
     made: dict[str, dict[str, Any]] = {
         "clips": tiny.recipe(manifest, folder, only=tiny.stage(epochs=1, steps_per_epoch=4)),
         "words": frame_words.content(manifest, folder),

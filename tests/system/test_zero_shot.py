@@ -29,7 +29,7 @@ from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.audio import blocks, m2d_clap
 from system.audio.checkpoint import load_checkpoint
-from system.models.text import JointText
+from system.models.text.joint import JointText
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
