@@ -81,6 +81,19 @@ def _as_part_of_pe_av(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def pe_oracle(kind: str, text: str) -> tuple[Any, Any, Any]:
+    """The library's model with its text state before the final norm, and the ids and mask of a text."""
+    import torch
+    import transformers
+
+    folder = hub_folder(kind)
+    model = getattr(transformers, "PeAudioFrameLevelModel" if kind == "pe_audio_frame" else "PeAudioModel")
+    made = model.from_pretrained(folder).eval()
+    made.text_model.final_norm = torch.nn.Identity()
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)([text], return_tensors="pt")
+    return made, tokens["input_ids"], tokens["attention_mask"]
+
+
 def tokenizer() -> Any:
     """RoBERTa's kind, of 300 tokens."""
     import transformers

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-import test_pe_audio
 import tiny
 import torch
 import transformers
 from errors_of import relative
-from hub_models import hub_folder
+from hub_models import hub_folder, pe_oracle
 from outcomes import refused
 from served import ask, serving
 from threads import one_thread  # noqa: F401  a fixture
@@ -85,7 +84,7 @@ def pieces_of(path: Path, seconds: int, rate: int = 48_000) -> list[np.ndarray]:
 @torch.inference_mode()
 def frame_logits(path: Path, text: str) -> np.ndarray:
     """Logits (T,) of the frames of a sound by PeAudioFrameLevelModel, segment after segment."""
-    model, ids, mask = test_pe_audio.oracle("pe_audio_frame", text)
+    model, ids, mask = pe_oracle("pe_audio_frame", text)
     extractor = transformers.PeAudioFeatureExtractor.from_pretrained(hub_folder("pe_audio_frame"))
     found = []
     for piece in pieces_of(path, 30):
@@ -97,7 +96,7 @@ def frame_logits(path: Path, text: str) -> np.ndarray:
 @torch.inference_mode()
 def clip_logit(path: Path, text: str) -> float:
     """Logit by PeAudioModel; of several segments their mean by seconds, since logits are linear in the sound."""
-    model, ids, mask = test_pe_audio.oracle("pe_audio", text)
+    model, ids, mask = pe_oracle("pe_audio", text)
     extractor = transformers.PeAudioFeatureExtractor.from_pretrained(hub_folder("pe_audio"))
     pieces = pieces_of(path, 30)
     parts = [extractor([piece], sampling_rate=48_000, return_tensors="pt") for piece in pieces]

