@@ -48,30 +48,16 @@ def test_broken_audio_is_counted_and_left_out(tmp_path, caplog):
         build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", strict=True)
 
 
-@pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (44_100, 2), (192_000, 1)])
+@pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (192_000, 2)])
 def test_any_sample_rate_and_channel_count_is_accepted(tmp_path, rate, channels):
-    clip = read_manifest(tiny.make_world(tmp_path / "world", {"development": 1}))[0]
-    t = np.arange(rate) / rate
-    wave = np.repeat(np.sin(2 * np.pi * 1000 * t)[:, None] * 0.3, channels, 1)
-    soundfile.write(clip.path, wave, rate)
+    tone = lambda rate: (0.3 * np.sin(2 * np.pi * 1000 * np.arange(rate) / rate)).astype(np.float32)  # noqa: E731
+    clip = Clip(id="one", path=str(tmp_path / "one.wav"), captions=[])
+    soundfile.write(clip.path, np.repeat(tone(rate)[:, None], channels, 1), rate)
     features = build_features([clip], {"logmel": LOGMEL}, tmp_path / "banks")
-    reference = LOGMEL.load(CPU)([(np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000) * 0.3).astype(np.float32)])[0]
+    (reference,) = LOGMEL.load(CPU)([tone(16_000)])
     found = tiny.frames(features, "logmel", clip.id).astype(np.float32)
     assert found.shape == reference.shape
     assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
-
-
-def test_frames_depend_on_the_content_of_a_file_and_not_on_its_name(tmp_path):
-    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
-    Path(clips[1].path).write_bytes(Path(clips[0].path).read_bytes())
-    build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")  # noqa: E731
-    features = build()
-    assert len(features.banks["logmel"].places) == 3
-    assert np.array_equal(tiny.frames(features, "logmel", clips[0].id), tiny.frames(features, "logmel", clips[1].id))
-    soundfile.write(clips[1].path, tiny.tone(7, 2.0, 99), 16_000)
-    again = build()
-    assert len(again.banks["logmel"].places) == 4
-    assert len(tiny.frames(again, "logmel", clips[1].id)) != len(tiny.frames(features, "logmel", clips[0].id))
 
 
 def test_series_stored_by_another_process_are_not_computed_again(tmp_path, monkeypatch):
@@ -115,27 +101,19 @@ def write_levels(folder: Path, count: int, seconds: float) -> list[Clip]:
 
 
 def test_broken_clip_in_a_group_does_not_affect_the_others(tmp_path, monkeypatch):
-    clips = write_levels(tmp_path / "world", 2 * GROUP_CLIPS + 3, 0.5)
-    for n in (0, GROUP_CLIPS, len(clips) - 1):
-        Path(clips[n].path).write_bytes(b"no sound %d" % n)
+    clips = write_levels(tmp_path / "world", 2 * GROUP_CLIPS + 3, 0.1)
+    broken = {0: b"no sound", GROUP_CLIPS: b"another", len(clips) - 1: b"no sound"}
+    for n, content in broken.items():
+        Path(clips[n].path).write_bytes(content)
     calls = recorded_calls(monkeypatch)
     features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
-    assert sorted(map(len, calls)) == [2, GROUP_CLIPS - 1, GROUP_CLIPS - 1]
-    assert set(features.broken) == {clips[n].id for n in (0, GROUP_CLIPS, len(clips) - 1)}
+    assert sum(map(len, calls)) == len(clips) - 3
+    assert max(map(len, calls)) <= GROUP_CLIPS
     for n, clip in enumerate(clips):
-        if clip.id not in features.broken:
+        if n in broken:
+            assert Path(clip.path).name in features.broken[clip.id]
+        else:
             assert tiny.frames(features, "logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
-
-
-def test_all_clips_with_the_same_broken_content_are_reported_as_broken(tmp_path, monkeypatch):
-    clips = write_levels(tmp_path / "world", 4, 0.5)
-    for n in (1, 3):
-        Path(clips[n].path).write_bytes(b"no sound")
-    recorded_calls(monkeypatch)
-    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
-    assert sorted(features.keys) == [clips[0].id, clips[2].id]
-    for n in (1, 3):
-        assert Path(clips[n].path).name in features.broken[clips[n].id]
 
 
 def test_frames_of_long_clips_are_computed_in_small_groups(tmp_path, monkeypatch):
@@ -161,51 +139,46 @@ def test_recipe_for_own_features_learns_when_a_query_is_heard(root, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
     sounds = draw.standard_normal((6, 768)).astype(np.float32)
-    folder = tmp_path / "data/castella"
-    for name in ("clap", "clap_text"):
-        (folder / name).mkdir(parents=True)
-    qid = 0
-    for split, count in (("train", 96), ("val", 12), ("test", 12)):
+
+    def publish(folder: Path, name: str, numbers: range, **spans: tuple[int, int]) -> None:
+        """A list of queries, a recording each, and their features. spans: of the sound; drawn if not given."""
         lines = []
-        for number in range(count):
-            sound, start, length = draw.integers(6), int(draw.integers(20)), int(draw.integers(4, 10))
+        for number in numbers:
+            sound, (start, length) = draw.integers(6), spans.get("of_all", (draw.integers(20), draw.integers(4, 10)))
             frames = 0.3 * draw.standard_normal((30, 768)).astype(np.float32)
             frames[start : start + length] += sounds[sound]
-            np.savez(folder / f"clap/{split}{number}.npz", features=frames)
-            np.savez(folder / f"clap_text/qid{qid}.npz", last_hidden_state=np.stack([sounds[sound]] * 3))
-            line = {"qid": qid, "query": f"sound {sound} of {qid}", "vid": f"{split}{number}", "duration": 30}
-            lines.append(line | {"relevant_windows": [[start, start + length]]})
-            qid += 1
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / f"castella_{split}_release.jsonl").write_text(text)
+            for kind, file, content in (
+                ("clap", f"{name}{number}", {"features": frames}),
+                ("clap_text", f"qid{number}", {"last_hidden_state": np.stack([sounds[sound]] * 3)}),
+            ):
+                (folder / kind).mkdir(parents=True, exist_ok=True)
+                np.savez(folder / kind / f"{file}.npz", **content)
+            line = {"qid": number, "query": f"{name} {sound} of {number}", "vid": f"{name}{number}", "duration": 30}
+            windows = {} if spans else {"relevant_windows": [[int(start), int(start + length)]]}
+            lines.append(json.dumps(line | windows) + "\n")
+        form = "list" if spans else f"castella_{name}_release"
+        (folder / f"{form}.jsonl").write_text("".join(lines))
+
+    for split, numbers in (("train", range(96)), ("val", range(96, 108)), ("test", range(108, 120))):
+        publish(tmp_path / "data/castella", split, numbers)
     shorter = ["stages.train.epochs=4", "stages.train.schedule.warmup_steps=6", "stages.train.optimizer.lr=1e-3"]
-    recipe = str(root / "recipes/moments2026/own_features.yaml")
-    assert main(["run", recipe, "--name", "own", *(part for one in shorter for part in ("--set", one))]) == 0
+    changes = ["--name", "own", *(part for one in shorter for part in ("--set", one))]
+    recipe = root / "recipes/moments2026/own_features.yaml"
+    assert main(["run", str(recipe), *changes]) == 0
     found = re.search(r"R1@0\.7 +([\d.]+) %", capsys.readouterr().out)
     assert found
     assert float(found[1]) >= 50
 
-    blind = tmp_path / "data/blind"
-    for name in ("clap", "clap_text"):
-        (blind / name).mkdir(parents=True)
-    lines = []
-    for number, sound in enumerate(draw.integers(6, size=4)):
-        frames = 0.3 * draw.standard_normal((30, 768)).astype(np.float32)
-        frames[5:15] += sounds[sound]
-        np.savez(blind / f"clap/blind{number}.npz", features=frames)
-        np.savez(blind / f"clap_text/qid{number}.npz", last_hidden_state=np.stack([sounds[sound]] * 3))
-        lines.append({"qid": number, "query": f"unknown {number}", "vid": f"blind{number}", "duration": 30})
-    (blind / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    publish(tmp_path / "data/blind", "blind", range(4), of_all=(5, 10))
     files = ["--out", "data/blind/manifest.jsonl", "--moments", "data/blind/moments.jsonl"]
     assert data_tools(["castella", "data/blind", "--features", "data/blind/clap", *files]) == 0
-    content = yaml.safe_load(Path(recipe).read_text())
+    content = yaml.safe_load(recipe.read_text())
     content["data"]["blind"] = {"manifest": files[1], "moments": files[3], "split": "blind"}
     content["model"]["text"] |= {"blind_files": ["data/blind/clap_text"], "blind_queries": ["data/blind/list.jsonl"]}
     content["rank"]["blind"] = content["rank"]["evaluation"] | {"data": "blind"}
-    Path("with_blind.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    again = ["run", str(tiny.write_recipe(tmp_path / "with_blind.yaml", content)), *changes]
     weights = sorted(Path("runs/own/train").glob("*.safetensors"))
     stamps = [path.stat().st_mtime_ns for path in weights]
-    again = ["run", "with_blind.yaml", "--name", "own", *(part for one in shorter for part in ("--set", one))]
     assert main(again) == 0
     assert [path.stat().st_mtime_ns for path in weights] == stamps, "nothing is trained again"
     found_windows = [json.loads(line) for line in Path("runs/own/scores/blind.windows.jsonl").read_text().splitlines()]
@@ -213,7 +186,7 @@ def test_recipe_for_own_features_learns_when_a_query_is_heard(root, tmp_path, mo
     assert sum(abs(line["pred_relevant_windows"][0][0] - 5) <= 1 for line in found_windows) >= 3
     assert main(again) == 0
     assert "finished already" in caplog.text
-    np.savez(blind / "clap_text/qid0.npz", last_hidden_state=np.stack([sounds[0] + sounds[1]] * 3))
+    np.savez("data/blind/clap_text/qid0.npz", last_hidden_state=np.stack([sounds[0] + sounds[1]] * 3))
     caplog.clear()
     assert main(again) == 0
     assert "rank entries blind, without training" in caplog.text
