@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tiny
 import tiny_moments
+import torch
 from plans import fact, plan
 
 from data_tools.classify.model_files import folder_problem
@@ -18,9 +19,8 @@ from data_tools.moments import write_moments
 from system.__main__ import main
 from system.check import measure
 from system.check.check import MISSING, MISTAKE, WARNING, Found, Line, steps_per_epoch, to_fix
-from system.models.audio.crnn import Crnn, Gru
-from system.models.audio.heads import PooledMlp
-from system.models.audio.segments import Segments
+from system.models.audio import Crnn, Gru, PooledMlp, Segments
+from system.models.audio.base import AudioSettings
 from system.recipe import schema
 from system.recipe.load import RecipeError, load_recipe
 
@@ -97,13 +97,8 @@ def test_measured_step_says_seconds_memory_and_hours(world, tmp_path, chunk, cap
     assert re.fullmatch(r"  step only: [0-9.e-]+ s and [0-9.]+ GiB per step on cpu, [0-9.]+ h", line)
 
 
-def measured(world: Path, folder: Path, **model: Any) -> list[str]:
-    import torch
-
-    content = tiny.recipe(world, folder, only=tiny.stage(batch_size=8))
-    content["model"] |= model
-    recipe = load_recipe(written(folder, content)).recipe
-    return list(measure.measure(recipe, dict.fromkeys(recipe.data, ()), {"only": 0}, torch.device("cpu")))
+def measured(recipe: schema.Recipe, clips: tuple[Clip, ...] = ()) -> list[str]:
+    return list(measure.measure(recipe, dict.fromkeys(recipe.data, clips), {"only": 0}, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
@@ -111,120 +106,94 @@ def measured(world: Path, folder: Path, **model: Any) -> list[str]:
     [("clip", ["d" * 9, "eeeee", "cccc"]), ("pair", ["d" * 9, "eeeee"])],
 )
 def test_measured_step_has_the_longest_captions(world, tmp_path, monkeypatch, unit, expected):
-    import torch
-
     batches: list[list[str]] = []
     monkeypatch.setattr(measure, "_step", lambda model, stage, optimizer, batch: batches.append(batch.captions) or 1.0)
-    drawn = {"unit": "clip", "captions_per_clip": 2} if unit == "clip" else {"unit": "pair", "captions_per_clip": None}
+    drawn = {"unit": unit, "captions_per_clip": 2 if unit == "clip" else None}
     content = tiny.recipe(world, tmp_path, only=tiny.stage(batch_size=2, **drawn))
-    recipe, captions = load_recipe(written(tmp_path, content)).recipe, [["bb"], ["d" * 9, "a", "eeeee"], ["cccc"], []]
-    clips = [Clip(id=str(n), path=f"{n}.wav", captions=each) for n, each in enumerate(captions)]
-    list(measure.measure(recipe, dict.fromkeys(recipe.data, clips), {"only": 0}, torch.device("cpu")))
+    captions = [["bb"], ["d" * 9, "a", "eeeee"], ["cccc"], []]
+    clips = (Clip(id=str(n), path=f"{n}.wav", captions=each) for n, each in enumerate(captions))
+    measured(load_recipe(written(tmp_path, content)).recipe, tuple(clips))
     assert batches[-1] == expected
 
 
-def test_chunk_doubles_until_half_of_the_memory_is_used(world, tmp_path, monkeypatch):
+def test_chunk_doubles_until_half_of_the_memory_is_used_or_a_step_does_not_fit(world, tmp_path, monkeypatch):
+    recipe = load_recipe(written(tmp_path, tiny.recipe(world, tmp_path, only=tiny.stage(batch_size=8)))).recipe
     sizes: list[tuple[int, int | None]] = []
+    fits = 8
 
     def stepped(model: Any, stage: schema.Stage, optimizer: Any, batch: Any) -> float:
         sizes.append((len(batch.clip_keys), stage.grad_cache_chunk))
-        return 1.0
-
-    monkeypatch.setattr(measure, "_step", stepped)
-    monkeypatch.setattr(measure, "_machine_memory", lambda: 100.0)
-    monkeypatch.setattr(measure, "_peak", lambda device: 10.0 * max(size for size, _ in sizes[:3]))
-    (line,) = measured(world, tmp_path)
-    assert sizes == [(1, None), (2, None), (4, None), (8, None), (8, None)]
-    assert "grad_cache_chunk" not in line
-    sizes.clear()
-    monkeypatch.setattr(measure, "_machine_memory", lambda: 40.0)
-    (line,) = measured(world, tmp_path)
-    assert sizes == [(1, None), (2, None), (8, 2)]
-    assert "set grad_cache_chunk to 2" in line
-
-
-def test_chunk_doubles_until_a_step_does_not_fit_into_a_gpu(world, tmp_path, monkeypatch):
-    import torch
-
-    fits = 5
-
-    def stepped(model: Any, stage: schema.Stage, optimizer: Any, batch: Any) -> float:
         if (stage.grad_cache_chunk or len(batch.clip_keys)) > fits:
             raise torch.OutOfMemoryError
         return 1.0
 
     monkeypatch.setattr(measure, "_step", stepped)
-    (line,) = measured(world, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(measure, "_machine_memory", lambda: 100.0)
+        patched.setattr(measure, "_peak", lambda device: 10.0 * max(size for size, _ in sizes[:3]))
+        (line,) = measured(recipe)
+        assert sizes == [(1, None), (2, None), (4, None), (8, None), (8, None)]
+        assert "grad_cache_chunk" not in line
+        sizes.clear()
+        patched.setattr(measure, "_machine_memory", lambda: 40.0)
+        (line,) = measured(recipe)
+        assert sizes == [(1, None), (2, None), (8, 2)]
+        assert "set grad_cache_chunk to 2" in line
+    fits = 5
+    (line,) = measured(recipe)
     assert "set grad_cache_chunk to 4" in line
     fits = 0
     with pytest.raises(KitError, match="memory"):
-        measured(world, tmp_path)
+        measured(recipe)
 
 
 NETWORK = {"kind": "panns", "network": "resnet38", "weights": "data/weights/ResNet38_mAP=0.434.pth", "output": "clip"}
 PANNS = {"kind": "segments", "network": NETWORK, "trainable": True, "max_seconds": 30, "hidden": 2048}
 FROZEN = {"cnn": {"kind": "panns", "network": "cnn14_16k", "weights": "a"}}
 LOGMEL = {"kind": "logmel_slaney", "sample_rate": 44_100, "bands": 128, "window_seconds": 0.04, "hop_seconds": 0.02}
-AUDIO: list[tuple[dict[str, Any], int]] = [
-    (PANNS, 1024),
-    (PANNS | {"network": NETWORK | {"network": "cnn14"}}, 1024),
-    (PANNS | {"trainable": False}, 1024),
-    ({"kind": "pooled_mlp", "experts": FROZEN, "pooling": "mean", "hidden": 99, "dropout": 0.1}, 300),
-    (
-        {
-            "kind": "crnn",
-            "experts": {"logmel": LOGMEL | {"lowest": 12, "highest": 8_000}},
-            "hidden": 150,
-            "dropout": 0.3,
-            "embedding": "frames",
-        },
-        300,
-    ),
-    ({"kind": "gru", "experts": FROZEN, "width": 70, "hidden": 150, "dropout": 0.1, "embedding": "mean"}, 300),
+CRNN = {"kind": "crnn", "experts": {"logmel": LOGMEL | {"lowest": 12, "highest": 8_000}}}
+CRNN |= {"hidden": 150, "dropout": 0.3, "embedding": "frames"}
+AUDIO: list[tuple[type[AudioSettings], dict[str, Any]]] = [
+    (Segments, PANNS | {"network": NETWORK | {"network": "cnn14"}}),
+    (Segments, PANNS | {"network": NETWORK | {"network": "cnn14"}, "trainable": False}),
+    (PooledMlp, {"kind": "pooled_mlp", "experts": FROZEN, "pooling": "mean", "hidden": 99, "dropout": 0.1}),
+    (Crnn, CRNN),
+    (Gru, {"kind": "gru", "experts": FROZEN, "width": 7, "hidden": 9, "dropout": 0.1, "embedding": "mean"}),
 ]
-
 
 BERT_BASE = {"kind": "published", "pooling": "first", "model": "bert-base-uncased", "trainable": True}
 BERT_BASE |= {"removed": ",", "dropout": 0.2, "hidden": 2048, "dim": 1024}
 
 
-def panns(weights: str | None) -> dict[str, Any]:
-    return PANNS | {"network": NETWORK | {"weights": weights}}
-
-
-def audio_settings(content: dict[str, Any]) -> Any:
-    kinds = {"segments": Segments, "pooled_mlp": PooledMlp, "crnn": Crnn, "gru": Gru}
-    return kinds[content["kind"]].model_validate(content)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("content", "out"), AUDIO)
-def test_trained_model_parts_in_the_settings_match_those_of_the_built_encoder(content, out, monkeypatch):
+@pytest.mark.parametrize(("kind", "content"), AUDIO)
+def test_trained_model_parts_in_the_settings_match_those_of_the_built_encoder(kind, content, monkeypatch):
     tiny.narrowed(monkeypatch)
-    settings = audio_settings(content)
-    encoder = settings.build(out)
-    counted = {
-        name: sum(p.numel() for p in part.parameters() if p.requires_grad) > 0 for name, part in encoder.parts().items()
+    settings = kind.model_validate(content)
+    parts = settings.build(30).parts()
+    assert settings.trained_parts == {
+        name: any(p.requires_grad for p in part.parameters()) for name, part in parts.items()
     }
-    assert settings.trained_parts == counted
 
 
-def content_of(folder: Path, audio: dict[str, Any], text: dict[str, Any], **stage: Any) -> dict[str, Any]:
-    settings = tiny.stage(unit="pair", captions_per_clip=None, batch_size=32) | stage
-    content = tiny.recipe(folder / "m.jsonl", folder, only=settings)
+def content_of(folder: Path, audio: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
+    stage = tiny.stage(unit="pair", captions_per_clip=None, batch_size=32)
+    content = tiny.recipe(folder / "m.jsonl", folder, only=stage)
     content["model"] |= {"audio": audio, "text": text}
     for source in content["data"].values():
         source["expected"] = {"clips": 100, "captions": 500, "hours": 100 * 10 / 3600}
     return content
 
 
-def made(folder: Path, audio: dict[str, Any], text: dict[str, Any], **stage: Any) -> schema.Recipe:
-    return load_recipe(tiny.write_recipe(folder / "r.yaml", content_of(folder, audio, text, **stage))).recipe
+def made(folder: Path, weights: str | None, is_trained: bool = True) -> schema.Recipe:
+    """Metric learning of 2022: PANNs and BERT."""
+    audio = PANNS | {"network": NETWORK | {"weights": weights}, "trainable": is_trained}
+    return load_recipe(written(folder, content_of(folder, audio, BERT_BASE | {"trainable": is_trained}))).recipe
 
 
 @pytest.mark.slow
 def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path):
     weights = tmp_path / "ResNet38_mAP=0.434.pth"
-    recipe = made(tmp_path, panns(str(weights)), BERT_BASE)
+    recipe = made(tmp_path, str(weights))
     text = plan(recipe)
     published = "published at https://zenodo.org/record/3987831/files/ResNet38_mAP%3D0.434.pth"
     assert fact(text, "model audio") == f"panns, trained, from {weights}"
@@ -236,20 +205,19 @@ def test_plan_reports_missing_files_of_the_panns_bert_model(tmp_path):
     assert f"MISSING {weights}" not in plan(recipe)
     with pytest.raises(KitError, match="text model bert-base-uncased"):
         recipe.model.require_files()
-    still = made(tmp_path, panns(str(weights)) | {"trainable": False}, BERT_BASE | {"trainable": False})
+    still = made(tmp_path, str(weights), is_trained=False)
     assert fact(plan(still), "model audio") == f"panns, frozen, from {weights}"
-    scratch = made(tmp_path, panns(None), BERT_BASE)
+    scratch = made(tmp_path, None)
     assert fact(plan(scratch), "model audio") == "panns, trained, from scratch"
     with pytest.raises(RecipeError, match="trainable"):
-        made(tmp_path, panns(None) | {"trainable": False}, BERT_BASE)
+        made(tmp_path, None, is_trained=False)
 
 
 def test_missing_word_vectors_are_reported_in_the_plan(tmp_path):
     words = {"kind": "word_vectors", "vectors": str(tmp_path / "v.bin"), "dim": 300}
-    crnn = AUDIO[4][0]
-    content = content_of(tmp_path, crnn, words | {"embedding": "words"})
+    content = content_of(tmp_path, CRNN, words | {"embedding": "words"})
     content["model"]["score"] = {"kind": "frame_word"}
-    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+    recipe = load_recipe(written(tmp_path, content)).recipe
     assert f"MISSING {tmp_path}/v.bin: published at" in plan(recipe)
     assert "128-d, 50.00 frames/s at 44100 Hz, 76.8 MB" in fact(plan(recipe), "expert logmel"), "of float32"
     (tmp_path / "v.bin").write_bytes(b"there")

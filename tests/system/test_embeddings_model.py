@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from outcomes import refused
 
 from data_tools.embeddings import read_vectors
 from data_tools.errors import KitError
@@ -20,23 +21,18 @@ CLIPS, DIM = 12, 5
 SPLITS = ["validation", "evaluation"]
 
 
-def texts_of(number: int) -> list[str]:
-    return [f"sound {number}", f"noise {number}, far away"]
-
-
 def clips_in(folder: Path) -> list[Clip]:
     """Clips whose audio is not on this machine, in two splits."""
-    facts = [(f"set/{SPLITS[n % 2]}/{n}.wav", n) for n in range(CLIPS)]
     return [
         Clip(
-            id=name,
+            id=f"set/{SPLITS[n % 2]}/{n}.wav",
             file_name=f"{n}.wav",
             path=str(folder / f"{n}.wav"),
-            captions=texts_of(n),
+            captions=[f"sound {n}", f"noise {n}, far away"],
             source="set",
             split=SPLITS[n % 2],  # type: ignore[arg-type]
         )
-        for name, n in facts
+        for n in range(CLIPS)
     ]
 
 
@@ -124,14 +120,13 @@ def test_run_of_given_embeddings_ranks_the_same_from_another_folder(folder, monk
 
 
 def test_error_names_queries_and_clips_that_the_given_embeddings_lack(folder, capsys):
-    assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
-    assert main(["search", str(folder / "run"), str(folder / "m.jsonl"), "a dog"]) == 1
-    assert "knows" in capsys.readouterr().err
+    run, other = folder / "run", folder / "other.jsonl"
     clips = clips_in(folder)
-    write_manifest(folder / "other.jsonl", [clips[0], replace(clips[1], id="x", file_name="y")])
-    ranking = ["rank", str(folder / "run"), str(folder / "other.jsonl"), "--out", str(folder / "r.npy")]
-    assert main(ranking) == 1
-    assert "1 relevant clip cannot be ranked, first x (" in capsys.readouterr().err
+    assert main(["run", str(recipe(folder)), "--out", str(run)]) == 0
+    assert "knows" in refused(capsys, "search", run, folder / "m.jsonl", "a dog")
+    write_manifest(other, [clips[0], replace(clips[1], id="x", file_name="y")])
+    said = refused(capsys, "rank", run, other, "--out", folder / "r.npy")
+    assert "1 relevant clip cannot be ranked, first x (" in said
     write_manifest(folder / "m.jsonl", [clips[0], replace(clips[1], id="x", file_name="y")])
     assert main(["check", str(recipe(folder))]) == 1
     assert "MISTAKE  expert embeddings, data evaluation: " in capsys.readouterr().out
@@ -139,64 +134,41 @@ def test_error_names_queries_and_clips_that_the_given_embeddings_lack(folder, ca
     assert main(["check", str(recipe(folder))]) == 1
     said = "text.npz and " + str(folder / "more.npz") + ": no embedding of 2 texts, such as 'unknown'"
     assert said in capsys.readouterr().out
-
-
-def test_embedding_is_refused_if_its_file_name_belongs_to_two_clips(folder, capsys):
-    clips = clips_in(folder)
     write_manifest(folder / "m.jsonl", [clips[0], replace(clips[1], file_name="0.wav"), *clips[2:]])
     write_table(folder / "audio.npz", [f"{n}.wav" for n in range(CLIPS)], vectors(1, CLIPS), "id")
-    assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 1
-    error = capsys.readouterr().err
-    assert "validation" in error
+    assert "validation" in refused(capsys, "run", recipe(folder), "--out", folder / "two clips of one name")
 
 
-def test_model_of_given_embeddings_refuses_wrong_sizes_and_training_stages_and_export(folder, capsys):
-    resolved = json.loads(json.dumps(load_recipe(recipe(folder)).recipe.model_dump(mode="json")))
+def test_model_of_given_embeddings_refuses_wrong_sizes_training_export_and_changed_files(folder, capsys):
+    run = ["run", recipe(folder), "--out", folder / "run"]
+    resolved = json.loads(json.dumps(load_recipe(run[1]).recipe.model_dump(mode="json")))
     for part in ("audio", "text"):
         resolved["model"][part]["dim"] = 4
     path = tiny.write_recipe(folder / "wrong.yaml", resolved)
-    assert main(["run", str(path), "--out", str(folder / "run")]) == 1
-    assert "correct" in capsys.readouterr().err
+    assert "correct" in refused(capsys, "run", path, "--out", folder / "run")
     resolved["stages"] = {"only": tiny.stage(train={"data": ["validation"], "mix": "size"})}
     with pytest.raises(RecipeError, match="nothing"):
         load_recipe(tiny.write_recipe(folder / "wrong.yaml", resolved))
-    assert main(["run", str(recipe(folder)), "--out", str(folder / "run")]) == 0
-    capsys.readouterr()
-    assert main(["export", str(folder / "run"), "--out", str(folder / "exported")]) == 1
-    assert "copy" in capsys.readouterr().err
-
-
-def test_finished_run_refuses_changed_embedding_files(folder, capsys):
-    command = ["run", str(recipe(folder)), "--out", str(folder / "run")]
-    assert main(command) == 0
-    assert main(command) == 0
+    for _ in range(2):
+        assert main([*map(str, run)]) == 0
+    assert "copy" in refused(capsys, "export", folder / "run", "--out", folder / "exported")
     write_table(folder / "more.npz", ["something else"], vectors(4, 1), "text")
-    capsys.readouterr()
-    assert main(command) == 1
-    assert "more.npz changed" in capsys.readouterr().err
+    assert "more.npz changed" in refused(capsys, *run)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_embeddings_are_read_as_float32(tmp_path, dtype):
-    values = vectors(1, 3).astype(dtype)
-    read = read_vectors([write_table(tmp_path / "a.npz", ["a", "b", "c"], values, "id")], "clip")
-    assert (read.dim, read.rows_of("a")) == (DIM, 1)
-    for name, row in zip("abc", values, strict=True):
-        assert np.array_equal(read.read(name), row[None].astype(np.float32))
-    assert "d" not in read
-
-
-def test_caption_rows_are_no_clips_and_equal_captions_may_have_equal_embeddings(tmp_path):
-    columns: dict[str, Any] = {"kind": ["clip", "caption"], "id": ["x", "y"], "text": ["y", "x"]}
-    values = np.eye(2, dtype=np.float32)
-    np.savez(tmp_path / "a.npz", **columns, embedding=values)
+def test_embeddings_are_read_as_float32_by_the_kind_of_their_row(tmp_path):
+    values = vectors(1, 3).astype(np.float16)
+    np.savez(
+        tmp_path / "a.npz", kind=["clip", "caption", "clip"], id=["x", "y", "z"], text=["y", "x", ""], embedding=values
+    )
     clips, captions = (read_vectors([tmp_path / "a.npz"], kind) for kind in ("clip", "caption"))
-    assert "x" in clips
+    assert (clips.dim, clips.rows_of("x")) == (DIM, 1)
+    assert np.array_equal(clips.read("z"), values[2:].astype(np.float32))
+    assert np.array_equal(captions.read("x"), values[1:2].astype(np.float32))
     assert "y" not in clips
-    assert captions.read("x")[0].tolist() == [0, 1]
     assert "y" not in captions
-    path = write_table(tmp_path / "a.npz", ["a", "a"], np.ones((2, 3), np.float32), "text")
-    assert read_vectors([path], "caption").dim == 3
+    path = write_table(tmp_path / "b.npz", ["a", "a"], np.ones((2, 3), np.float32), "text")
+    assert read_vectors([path], "caption").dim == 3, "equal captions may have equal embeddings"
 
 
 @pytest.mark.parametrize(
@@ -211,13 +183,33 @@ def test_caption_rows_are_no_clips_and_equal_captions_may_have_equal_embeddings(
         ({"text": ["a"], "embedding": [[1.0]]}, "cannot be read as embeddings"),
         ({"id": ["a"]}, "cannot be read as embeddings"),
         ({"id": ["a"], "kind": ["caption"], "embedding": [[1.0]]}, "no embeddings"),
+        (b"", "read"),
+        (b"PK", "read"),
+        (b"PAR1" + bytes(40), "read"),
+        (b"\x93NUMPY", "read"),
     ],
 )
-def test_embeddings_file_with_invalid_columns_is_refused_with_its_path(tmp_path, columns, expected):
-    np.savez(tmp_path / "a.npz", **columns)
+def test_embeddings_file_with_invalid_columns_or_no_array_is_refused_with_its_path(tmp_path, columns, expected):
+    path = tmp_path / "a.npz"
+    path.write_bytes(columns) if isinstance(columns, bytes) else np.savez(path, **columns)
     with pytest.raises(KitError, match=expected) as error:
-        read_vectors([tmp_path / "a.npz"], "clip")
-    assert str(error.value).startswith(f"{tmp_path}/a.npz: ")
+        read_vectors([path], "clip")
+    assert str(error.value).startswith(f"{path}: ")
+
+
+def test_damaged_embeddings_files_are_refused(tmp_path):
+    """Cut, with other bytes within compressed values, or an array by itself."""
+    file, array = tmp_path / "e.npz", tmp_path / "e.npy"
+    np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))
+    whole = file.read_bytes()
+    at = whole.index(b"embedding.npy") + 20
+    for content in (*(whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)), whole[:-9]):
+        file.write_bytes(content)
+        with pytest.raises(KitError, match="read"):
+            read_vectors([file], "clip")
+    np.save(array, np.ones((1, 3)))
+    with pytest.raises(KitError, match="system/README"):
+        read_vectors([array], "clip")
 
 
 @pytest.mark.parametrize(
@@ -238,19 +230,3 @@ def test_recipe_error_names_the_embeddings_file_that_does_not_fit(folder, model,
     with pytest.raises(RecipeError, match="model") as error:
         load_recipe(recipe(folder, **model))
     assert expected in str(error.value)
-
-
-def test_damaged_embeddings_files_are_refused(tmp_path):
-    """Empty, an array by itself, cut, of another format, or with other bytes within compressed values."""
-    file, array = tmp_path / "e.npz", tmp_path / "e.npy"
-    np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))
-    np.save(array, np.ones((1, 3)))
-    whole = file.read_bytes()
-    at = whole.index(b"embedding.npy") + 20
-    changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
-    for content in (b"", array.read_bytes(), *changed, whole[:-9], b"PAR1" + bytes(40), b"\x93NUMPY", b"PK"):
-        file.write_bytes(content)
-        with pytest.raises(KitError, match="read"):
-            read_vectors([file], "clip")
-    with pytest.raises(KitError, match="system/README"):
-        read_vectors([array], "clip")

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,60 +16,14 @@ import torch
 import yaml
 from outcomes import COUNTED, digest, kill_after, lines, refused
 
-from data_tools.errors import KitError
 from data_tools.manifest import Clip, write_manifest
+from data_tools.tables import write_table
 from system.compute.device import memory_errors
 
 SMALL = """
 from system.audio import passt
 passt.VARIANTS["s16"] = passt.VARIANTS["s16"]._replace(blocks=1)
 """
-
-
-def recordings(shared: Path) -> list[Clip]:
-    """16 real ones, of all ten classes, each with a caption of its own."""
-    with (shared / "data/esc10/esc10.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))[::25]
-    folder = shared / "data/esc10/audio"
-    return [
-        Clip(
-            id=row["file_name"],
-            file_name=row["file_name"],
-            path=str(folder / row["file_name"]),
-            captions=[f"{row['category'].replace('_', ' ')} by {row['author']} {n}"],
-        )
-        for n, row in enumerate(rows)
-    ]
-
-
-@pytest.fixture
-def recipe(shared, tmp_path):
-    """16 recordings of ESC-10 with a caption each, trained on, watched and ranked."""
-    clips = recordings(shared)
-    copies = [
-        replace(clip, split=split, id=f"{split}/{clip.id}")
-        for split in ("development", "validation", "evaluation")
-        for clip in clips
-    ]
-    write_manifest(tmp_path / "m.jsonl", copies)
-    stage = tiny.stage(
-        losses=[{"kind": "nt_xent", "weight": 1, "temperature": 0.07, "same_clip": "positives"}],
-        unit="pair",
-        captions_per_clip=None,
-        batch_size=16,
-        epochs=6,
-        steps_per_epoch=10,
-        optimizer={"kind": "adamw", "lr": 2e-4, "weight_decay": 0},
-        schedule={"kind": "epochs", "shape": "cosine", "start_lr": 0, "floor_lr": 1e-7}
-        | {"warmup_epochs": 1, "until_epoch": 5},
-    )
-    content = tiny.recipe(tmp_path / "m.jsonl", tmp_path, only=stage)
-    network = {"kind": "passt", "network": "s16", "weights": None, "segment_seconds": 2, "output": "clip"}
-    network |= {"patchout_time": 2, "patchout_bands": 1, "edge_jitter": True}
-    audio = {"kind": "segments", "network": network, "trainable": True, "max_seconds": 4}
-    content["model"]["audio"] = audio
-    content["model"]["text"] |= {"dropout": 0.0}
-    return tiny.write_recipe(tmp_path / "r.yaml", content)
 
 
 def started(root: Path, recipe: Path, out: Path) -> "subprocess.Popen[bytes]":
@@ -86,10 +39,35 @@ def finished(root: Path, recipe: Path, out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_passt_overfits_recordings(root, recipe, tmp_path):
-    whole = finished(root, recipe, tmp_path / "whole")
-    assert whole["mAP@10"] == 1.0
-    assert whole["untrained"] < 0.6
+def test_passt_overfits_recordings(root, shared, tmp_path):
+    """16 of ESC-10, of all classes, with a caption each, trained on, watched and ranked."""
+    with (shared / "data/esc10/esc10.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))[::25]
+    clips = [
+        Clip(
+            id=f"{split}/{row['file_name']}",
+            file_name=row["file_name"],
+            path=str(shared / "data/esc10/audio" / row["file_name"]),
+            captions=[f"{row['category'].replace('_', ' ')} by {row['author']} {n}"],
+            split=split,  # type: ignore[arg-type]
+        )
+        for split in ("development", "validation", "evaluation")
+        for n, row in enumerate(rows)
+    ]
+    write_manifest(tmp_path / "m.jsonl", clips)
+    stage = tiny.stage(unit="pair", captions_per_clip=None, batch_size=16, epochs=6, steps_per_epoch=10)
+    stage["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 0.07, "same_clip": "positives"}]
+    stage["optimizer"] = {"kind": "adamw", "lr": 2e-4, "weight_decay": 0}
+    stage["schedule"] = {"kind": "epochs", "shape": "cosine", "start_lr": 0, "floor_lr": 1e-7}
+    stage["schedule"] |= {"warmup_epochs": 1, "until_epoch": 5}
+    content = tiny.recipe(tmp_path / "m.jsonl", tmp_path, only=stage)
+    content["model"]["audio"] = tiny.segments(max_seconds=4)
+    patchout = {"patchout_time": 2, "patchout_bands": 1, "edge_jitter": True}
+    content["model"]["audio"]["network"] |= {"segment_seconds": 2, **patchout}
+    content["model"]["text"] |= {"dropout": 0.0}
+    found = finished(root, tiny.write_recipe(tmp_path / "r.yaml", content), tmp_path / "whole")
+    assert found["mAP@10"] == 1.0
+    assert found["untrained"] < 0.6
 
 
 CLIPS = 24
@@ -124,28 +102,25 @@ def write_captions(data: Path) -> None:
     """Write the captions in the tables and JSON files of the published sets."""
     draw = np.random.default_rng(1)
 
-    def caption() -> str:
-        """Draw a caption."""
-        return " ".join(draw.choice(WORDS, 8))
+    def captions(count: int = 1) -> list[str]:
+        return [" ".join(draw.choice(WORDS, 8)) for _ in range(count)]
 
     for split in ("development", "validation", "evaluation"):
-        with (data / f"clotho/clotho_captions_{split}.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["file_name", *(f"caption_{k}" for k in range(1, 6))])
-            table.writerows([f"{split} {n}.wav", *(caption() for _ in range(5))] for n in range(CLIPS))
+        rows = [(f"{split} {n}.wav", *captions(5)) for n in range(CLIPS)]
+        header = ("file_name", *(f"caption_{k}" for k in range(1, 6)))
+        write_table(data / f"clotho/clotho_captions_{split}.csv", header, rows)
     for split in ("train", "val", "test"):
-        with (data / f"audiocaps/{split}.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["audiocap_id", "youtube_id", "start_time", "caption"])
-            table.writerows([n, f"id{n}" if split == "train" else f"{split}{n}", 30, caption()] for n in range(CLIPS))
-    parts = {
+        name = "id" if split == "train" else split
+        rows = [(n, f"{name}{n}", 30, *captions()) for n in range(CLIPS)]
+        write_table(data / f"audiocaps/{split}.csv", ("audiocap_id", "youtube_id", "start_time", "caption"), rows)
+    names = {
         "FreeSound/fsd": "{}",
         "BBC_Sound_Effects/bbc": "bbc{}",
         "SoundBible/sb": "sb{}",
         "AudioSet_SL/as": "Y{}.wav",
     }
-    for part, name in parts.items():
-        items = [{"id": name.format(n), "caption": caption(), "duration": 6.0} for n in range(CLIPS)]
+    for part, name in names.items():
+        items = [{"id": name.format(n), "caption": captions()[0], "duration": 6.0} for n in range(CLIPS)]
         if part == "FreeSound/fsd":
             items = [item | {"href": f"/people/me/sounds/{n}/"} for n, item in enumerate(items)]
         path = data / f"wavcaps/json_files/{part}_final.json"
@@ -191,24 +166,10 @@ def test_2025_baseline_recipe_on_all_data_resumes_after_kills_and_stores_no_wave
     assert len(manifest) == CLIPS - 2, "without the forbidden ones"
 
 
-def test_memory_errors_of_torch_and_numpy_become_kit_errors():
-    def torch_finds_none() -> None:
-        torch.empty(2**55)
-
-    def numpy_finds_none() -> None:
-        raise MemoryError
-
-    for full in (torch_finds_none, numpy_finds_none):
-        with pytest.raises(KitError, match="machine"), memory_errors("the model", "make it smaller"):
-            full()
+def test_model_or_arrays_larger_than_memory_end_a_run_with_an_error_message(world, tmp_path, capsys, monkeypatch):
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    for full in (lambda *_: torch.empty(2**55), lambda *_: np.empty(2**55)):
+        monkeypatch.setattr("system.models.text.Transformer.build", full)
+        assert "machine" in refused(capsys, "run", path, "--out", tmp_path / "run")
     with pytest.raises(RuntimeError, match="another"), memory_errors("the model", "make it smaller"):
         raise RuntimeError("another")
-
-
-def test_model_larger_than_memory_ends_run_with_error_message(world, tmp_path, capsys, monkeypatch):
-    def full(*_: Any) -> None:
-        torch.empty(2**55)
-
-    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    monkeypatch.setattr("system.models.text.Transformer.build", full)
-    assert "machine" in refused(capsys, "run", path, "--out", tmp_path / "run")
