@@ -30,17 +30,10 @@ WAVEFORM = {"waveform": Waveform(kind="waveform", sample_rate=16_000)}
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
+def mp3s(tmp_path_factory):
     """The tiny world as MP3 and FLAC files at 16 and 44.1 kHz, 1 to 7 s, longer than a crop."""
     folder = tmp_path_factory.mktemp("published")
     return tiny.make_compressed_world(folder / "world", {"development": 10, "validation": 4, "evaluation": 10})
-
-
-@pytest.fixture
-def mp3s(published, tmp_path):
-    """A copy of the published files."""
-    shutil.copytree(published.parent, tmp_path / "world")
-    return tmp_path / "world" / published.name
 
 
 def recipe(manifest: Path, folder: Path) -> Path:
@@ -102,6 +95,7 @@ def test_damaged_audio_files_end_a_run_once_and_are_skipped_by_the_next_and_in_f
     mp3s, tmp_path, monkeypatch, caplog, capsys
 ):
     tiny.narrowed(monkeypatch)
+    mp3s = shutil.copytree(mp3s.parent, tmp_path / "world") / mp3s.name
     path, run = recipe(mp3s, tmp_path / "files"), tmp_path / "run"
     damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
     damage(damaged)

@@ -44,7 +44,7 @@ def noise(*seconds: float) -> list[np.ndarray]:
 
 
 def test_clips_are_cut_into_segments_as_computed_by_hand():
-    layers, seen = settings().network.layers(), []
+    seen: list[Any] = []
 
     def network(waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         seen.append((waves.tolist(), lengths.tolist()))
@@ -52,9 +52,9 @@ def test_clips_are_cut_into_segments_as_computed_by_hand():
 
     def cut(segment: float | None, longest: float, width: int, *clips: list[float]) -> None:
         facts = SimpleNamespace(rate=1, segment_seconds=segment, longest=longest, seconds=(4.0, longest), output="clip")
-        outputs_of(layers, facts, [torch.tensor(clip) for clip in clips], width)  # type: ignore[arg-type]
+        outputs_of(network, facts, [torch.tensor(clip) for clip in clips], width)  # type: ignore[arg-type]
 
-    layers.forward = network  # type: ignore[method-assign]
+    network.pads_by_itself = False  # type: ignore[attr-defined]
     cut(3, 3, 7, [1, 2, 3, 4, 5, 6, 7], [1, 2, 3], [1])
     cut(3, 3, 2, [1, 2], [1, 2], [1])
     cut(None, 600, 2, [1, 2], [1])

@@ -38,7 +38,7 @@ def test_vectors_of_a_word2vec_file_match_those_written(tmp_path, line_ends):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "word"),
     [
         ("v.bin", b"2 4\ndog " + bytes(16) + b"bar", "word2vec"),
         ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "word2vec"),
@@ -48,9 +48,9 @@ def test_vectors_of_a_word2vec_file_match_those_written(tmp_path, line_ends):
         ("v.txt", b"1 4\ndog 0.25 0.5 0.75 1.0\n", "binary"),
     ],
 )
-def test_damaged_word_vector_files_are_refused(tmp_path, name, content, words):
+def test_damaged_word_vector_files_are_refused(tmp_path, name, content, word):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(KitError, match=words):
+    with pytest.raises(KitError, match=word):
         WordVectorFile(tmp_path / name, 4)
 
 
