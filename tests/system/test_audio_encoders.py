@@ -76,6 +76,12 @@ def test_gru_encoder_output_matches_a_direct_computation(embedding):
         assert torch.allclose(own, F.normalize(hidden if embedding == "frames" else hidden.mean(0), dim=-1), atol=1e-5)
 
 
+def test_log_mel_frequencies_that_do_not_increase_are_refused():
+    for lowest, highest in ((500, 400), (12, 22_051)):
+        with pytest.raises(ValueError, match="lowest"):
+            LogMelSlaney.model_validate(BASELINE | {"lowest": lowest, "highest": highest})
+
+
 # The CRNN of DCASE 2022
 
 

@@ -36,14 +36,6 @@ def mp3s(tmp_path_factory):
     return tiny.make_compressed_world(folder / "world", {"development": 10, "validation": 4, "evaluation": 10})
 
 
-def recipe(manifest: Path, folder: Path) -> Path:
-    """A recipe with a small Cnn14 on crops of 0.8 s."""
-    folder.mkdir(exist_ok=True)
-    content = tiny.recipe(manifest, folder, only=tiny.stage(epochs=1))
-    content["model"]["audio"] = tiny.panns(max_seconds=0.8)
-    return tiny.write_recipe(folder / "recipe.yaml", content)
-
-
 def damage(path: Path) -> None:
     """Overwrite the middle third of a file with zeros."""
     content = path.read_bytes()
@@ -96,7 +88,9 @@ def test_damaged_audio_files_end_a_run_once_and_are_skipped_by_the_next_and_in_f
 ):
     tiny.narrowed(monkeypatch)
     mp3s = shutil.copytree(mp3s.parent, tmp_path / "world") / mp3s.name
-    path, run = recipe(mp3s, tmp_path / "files"), tmp_path / "run"
+    content = tiny.recipe(mp3s, tmp_path, only=tiny.stage(epochs=1))
+    content["model"]["audio"] = tiny.panns(max_seconds=0.8)
+    path, run = tiny.write_recipe(tmp_path / "r.yaml", content), tmp_path / "run"
     damaged = next(Path(clip.path) for clip in read_manifest(mp3s) if clip.path.endswith("development 002.flac"))
     damage(damaged)
     assert main(["run", "--until=training", str(path), "--out", str(tmp_path / "first")]) == 1

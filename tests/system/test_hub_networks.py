@@ -202,8 +202,7 @@ def test_pe_audio_text_encoder_refuses_other_models_and_missing_weights(tmp_path
 # Download
 
 COMMIT = "0" * 40
-EXPERT: dict[str, Any] = {"kind": "clap", "weights": "owner/clap"}
-EXPERT |= {"segment_seconds": 1.0, "output": "clip"}
+EXPERT = {"kind": "clap", "weights": "owner/clap", "segment_seconds": 1.0, "output": "clip"}
 
 
 @pytest.fixture

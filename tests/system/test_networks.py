@@ -230,9 +230,7 @@ def test_log_mels_match_the_original_code(name, clip, key, tolerance):
 
 
 def test_kaldi_log_mel_of_silence_is_its_floor():
-    assert kaldi_log_mel(torch.zeros(1, 16_000), 1.0)[0].tolist() == pytest.approx(
-        np.full((98, 128), -23 * math.log(2))
-    )
+    assert np.allclose(kaldi_log_mel(torch.zeros(1, 16_000), 1.0), -23 * math.log(2))
 
 
 PADDED = ("beats", "eat", "m2d_clap")  # networks whose vector of a padded segment is that of the clip alone

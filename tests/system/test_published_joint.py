@@ -227,11 +227,8 @@ def test_null_value_in_a_published_model_configuration_counts_as_absent(tmp_path
 def test_settings_of_published_models_are_derived_from_their_names_and_equal_the_shipped(root):
     clap = published_model_settings("laion/larger_clap_general")
     assert (clap["text"]["dim"], clap["audio"]["network"]["segment_seconds"]) == (512, 10)
-    for name, score in (
-        ("facebook/pe-av-base-16-frame", "dot_product"),
-        ("facebook/pe-a-frame-large", "frame_dot_products"),
-    ):
-        settings = Model.model_validate(published_model_settings(name))
+    for name, score in (("pe-av-base-16-frame", "dot_product"), ("pe-a-frame-large", "frame_dot_products")):
+        settings = Model.model_validate(published_model_settings(f"facebook/{name}"))
         assert (settings.text.dim, settings.score.kind, settings.first_unpublished_encoder) == (1024, score, None)
     shipped = load_recipe(root / "recipes/zero_shot/clap.yaml").recipe.model
     assert Model.model_validate(published_model_settings("laion/clap-htsat-unfused")) == shipped
