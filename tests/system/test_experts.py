@@ -23,10 +23,8 @@ from system.audio.yamnet import Yamnet
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")
+TFLITE = "data/yamnet/yamnet.tflite"
 YAMNET_FILE = "data/yamnet/yamnet_layers_float32_dequantised.npz"
-
-
-# YAMNet
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +112,6 @@ def test_missing_and_wrong_yamnet_files_are_refused(tmp_path):
         settings.bank_name()
 
 
-# log-mel
-
-
 def test_logmel_of_tones_and_silence_matches_its_definition_apart_from_other_clips():
     t = np.arange(16_000) / 16_000
     frames = LOGMEL.load(CPU)([np.sin(2 * np.pi * 2000 * t).astype(np.float32), np.zeros(16_000, np.float32)])
@@ -197,9 +192,6 @@ def test_resuming_or_exporting_with_other_frames_is_refused(unbroken, recipe, tm
     rewrite(run / "provenance.json", inputs=inputs)
     message = refused(capsys, "export", shutil.copytree(run, tmp_path / "other"), "--out", tmp_path / "model")
     assert "another bands of the expert logmel" in message
-
-
-TFLITE = "data/yamnet/yamnet.tflite"
 
 
 @pytest.mark.slow

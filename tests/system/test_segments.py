@@ -69,7 +69,10 @@ def test_clips_are_cut_into_segments_as_computed_by_hand():
     ]
 
 
-def test_mean_of_segments_matches_the_original_code(goldens):
+def test_pooling_of_segments_matches_hand_values_and_the_original_code(goldens):
+    made = settings(pooling="seconds").build(4)
+    made.size = 300
+    assert made._pool(torch.zeros(400), [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 6.0]])]).tolist() == [1.5, 3]
     content, made = dict(np.load(goldens / "losses_2025.npz")), settings().build(4)
     for values, seconds, *expected in zip(
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
@@ -92,7 +95,10 @@ def test_an_embedding_is_the_same_alone_and_in_a_batch(segment_seconds, output):
         alone = made(batch_of(clip)).values[0]
         own = together.values[row, : len(alone)] if output == "frames" else together.values[row]
         assert relative(own, alone) < 1e-5
-    if output == "frames":
+    whole = made.network.frames(torch.from_numpy(clips[2] / np.float32(32_768))[None], torch.tensor([32_000]))[0][0]
+    if output == "clip":
+        assert relative(together.values[2], whole.mean(0)) < 1e-5
+    else:
         assert together.lengths[0] == 4 + 4 + 2, "the frames of the segments are joined"
         second = made(batch_of(clips[0][32_000:64_000])).values[0]
         assert relative(together.values[0, 4:8], second) < 1e-5
