@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from system.audio.logmel import SILENCE, LogMelSlaney
 from system.audio.network import pooled_over_time
-from system.models.audio import Crnn, Gru, PooledMlp
-from system.models.audio.crnn import CrnnEncoder, GruEncoder
+from system.models.audio.crnn import Crnn, CrnnEncoder, Gru, GruEncoder
+from system.models.audio.heads import PooledMlp
 from system.models.batch import Series
 
 pytestmark = pytest.mark.usefixtures("one_thread")

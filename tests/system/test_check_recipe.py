@@ -19,7 +19,9 @@ from data_tools.moments import write_moments
 from system.__main__ import main
 from system.check import measure
 from system.check.check import MISSING, MISTAKE, WARNING, Found, Line, steps_per_epoch, to_fix
-from system.models.audio import Crnn, Gru, PooledMlp, Segments
+from system.models.audio.crnn import Crnn, Gru
+from system.models.audio.heads import PooledMlp
+from system.models.audio.segments import Segments
 from system.recipe import schema
 from system.recipe.load import RecipeError, load_recipe
 

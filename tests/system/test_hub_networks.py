@@ -24,7 +24,7 @@ from system.audio import kind_class
 from system.audio.hub import ClapAudio, HubNetwork, PeAudio, PeTexts, read_pe_config, reading
 from system.models.audio.segments import Segments
 from system.models.batch import Series
-from system.models.text import JointText
+from system.models.text.joint import JointText
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = {"audio-spectrogram-transformer": "ast", "clap": "clap", "clap_fused": "clap", "clap_audio_model": "clap"}

@@ -77,7 +77,9 @@ def test_seed_recipe_trains_two_steps_a_stage_and_writes_its_lists(name, data, r
     for kind in WEIGHTS.get(name, []):
         for file in filled.files(kind):
             (Path("data/weights") / file.name).symlink_to(file)
-    write_words(Path("data/weights/GoogleNews-vectors-negative300.bin"), data)
+    words, random = vocabulary_of(data), np.random.default_rng(1)
+    file = Path("data/weights/GoogleNews-vectors-negative300.bin")
+    write_word_vectors(file, {word: random.normal(size=300) for word in words})
     if name.startswith("metric"):
         write_bert(tmp_path / "bert", data)
     recipe = tiny.write_recipe(tmp_path / "recipe.yaml", small(root / f"recipes/{name}.yaml", tmp_path / "bert"))

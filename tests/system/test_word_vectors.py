@@ -9,8 +9,7 @@ import torch
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.models.text import WordVectors
-from system.models.text.words import WordVectorFile, WordVectorsEncoder, write_word_vectors
+from system.models.text.words import WordVectorFile, WordVectors, WordVectorsEncoder, write_word_vectors
 
 WORDS = ["dog", "bark", "A", "talkie", "walkie", "café", "dog"]
 
