@@ -39,7 +39,7 @@ def _row(folder: Path) -> dict[str, Any]:
         entries = run.results if run.result.exists() else None
         changes = run.read_provenance().changes if run.provenance.exists() else []
     except DataError as error:
-        return {"state": "damaged", "changes": str(error).splitlines()[0]}
+        return {"state": "damaged", "changes": str(error).splitlines()[0].removeprefix(f"{folder}/")}
     state = "finished" if entries is not None else "running" if is_locked(folder / "lock") else "unfinished"
     row: dict[str, Any] = {"state": state, "changes": " ".join(changes) or None}
     if epochs:

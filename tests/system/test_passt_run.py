@@ -169,7 +169,7 @@ def test_2025_baseline_recipe_on_all_data_resumes_after_kills_and_stores_no_wave
 def test_model_or_arrays_larger_than_memory_end_a_run_with_an_error_message(world, tmp_path, capsys, monkeypatch):
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     for full in (lambda *_: torch.empty(2**55), lambda *_: np.empty(2**55)):
-        monkeypatch.setattr("system.models.text.Transformer.build", full)
+        monkeypatch.setattr("system.models.text.small.Transformer.build", full)
         assert "machine" in refused(capsys, "run", path, "--out", tmp_path / "run")
     with pytest.raises(RuntimeError, match="another"), memory_errors("the model", "make it smaller"):
         raise RuntimeError("another")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,12 @@ def logits(kind: str, path: Path, text: str) -> np.ndarray:
 
 
 @torch.inference_mode()
-def clap_cosines(paths: list[Path]) -> np.ndarray:
+def clap_cosines(paths: list[Path], texts: Sequence[str] = tuple(QUERIES)) -> np.ndarray:
     """(Q, C) cosines by ClapModel; of several segments, of their mean projection by seconds."""
     folder = hub_folder("clap")
     model = transformers.ClapModel.from_pretrained(folder).eval()
     extractor = transformers.ClapFeatureExtractor.from_pretrained(folder)
-    tokens = transformers.AutoTokenizer.from_pretrained(folder)(QUERIES, return_tensors="pt", padding=True)
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)([*texts], return_tensors="pt", padding=True)
     text = model.text_projection(model.text_model(**tokens).pooler_output).numpy()
     columns = []
     for path in paths:

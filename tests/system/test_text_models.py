@@ -18,7 +18,9 @@ from quick import first_quick
 from data_tools.classify.embed import embed, load_sentence_transformer, position_count
 from data_tools.errors import KitError
 from system.audio.hub import Ast
-from system.models.text import JointText, Published, encoder, published
+from system.models.text import encoder, published
+from system.models.text.joint import JointText
+from system.models.text.published import Published
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings", "a tone", "a deep siren"]
