@@ -190,6 +190,8 @@ def _moment_lines(name: str, entry: MomentsResult, run: Run) -> Iterator[str]:
         others = [f"{called} {format_metric(metric, one[metric])}" for called, one in known.items() if one]
         bounds = f"95 % {interval}, bootstrap over recordings"
         yield f"  {metric:<9}  {format_metric(metric, value)}  ({bounds})  {', '.join(others)}"
+        if entry.random and low <= entry.random[metric]:
+            yield f"  BEWARE     {metric} is not surely better than random windows"
     if entry.also_trained_on and entry.figures:
         yield f"  beware     the model was also trained on {entry.also_trained_on} of these recordings"
     yield f"  file       {run.file('answers', name)}"

@@ -26,6 +26,7 @@ from submission.runs.entry import open_entry
 from submission.runs.record import read_frame_scores, read_result
 from system.__main__ import main
 from system.experiments.moments import metrics_of_new_texts, metrics_of_random_windows
+from system.experiments.summary import report
 from system.moments.windows import Decoding
 from system.ranking.windows import find_windows, score_recordings
 from system.recipe.data import load_data
@@ -63,6 +64,14 @@ def test_moment_run_finds_tones_and_opens_with_its_queries_and_windows(run):
     assert open_entry(str(run)).name == "overlap"
     with pytest.raises(SubmissionError, match="choose"):
         open_entry(f"{run}:other")
+
+
+def test_report_warns_of_windows_that_are_not_surely_better_than_random_ones(run, tmp_path):
+    copied = Run(Path(shutil.copytree(run, tmp_path / "run")))
+    content = json.loads(copied.result.read_text())
+    content["moments"]["overlap"] |= {"random": content["moments"]["overlap"]["figures"]}
+    copied.result.write_text(json.dumps(content))
+    assert all(f"BEWARE     {metric} " in report(copied) for metric in content["moments"]["overlap"]["figures"])
 
 
 def test_validation_windows_match_those_of_the_rank_entry(run):
