@@ -104,7 +104,7 @@ def check_csv(data: bytes, edition: Edition, truth: Labels | None = None) -> Sub
         wanted = f"{edition.query_column},FILE,..." if edition.output == "matrix" else ",".join(edition.columns)
         kind = f"the header must be {wanted}, without row numbers of pandas and byte order mark"
         if others := [other.name for other in EDITIONS.values() if _fits(header, other)]:
-            kind = f"this is a file of edition {' or '.join(others)}; give --edition"
+            kind = f"this is a file of edition {' or '.join(others)}; give --edition {others[-1]}"
         return Submission(header, [], [Problem(1, kind, f"{','.join(header):.60}")])
     width, pool = len(header), frozenset(truth.file_names if truth else ())
     wrong = [(line, len(cells)) for line, cells in rows if len(cells) != width]
