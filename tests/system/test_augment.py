@@ -170,7 +170,8 @@ def test_check_reports_augmentation_and_missing_files(trained, world, tmp_path, 
 
     assert main(["check", str(trained / "augmented.yaml")]) == 0
     assert "gone.csv" in checked({"file": "gone.csv"})
-    assert "such" in refused(capsys, "run", tmp_path / "augmented.yaml", "--out", tmp_path / "run")
+    own = ("--set", f"banks={tmp_path / 'banks'}")
+    assert "such" in refused(capsys, "run", tmp_path / "augmented.yaml", "--out", tmp_path / "run", *own)
     assert not list(tmp_path.rglob("*.frames")), "it is found before frames are computed"
     wrong = table(tmp_path / "wrong.csv", ALTERNATIVES, ("x", 0, "y"))
     assert f"{wrong}: no line names a training clip" in checked({"file": str(wrong)})

@@ -365,3 +365,7 @@ def test_draws_of_a_step_for_different_purposes_have_different_seeds(monkeypatch
     sampler.batch(0)
     sampler.crop_offsets(0)
     assert len(set(seeds)) == len(seeds) == 5  # two sources, captions, augmentation, crops
+    del seeds[:]
+    for step in range(4):
+        sampler.batch(step)
+    assert len([seed for seed in set(seeds) if seed[:3] == (1, 0, 3)]) == 4, "another augmentation in every step"

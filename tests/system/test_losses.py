@@ -37,7 +37,8 @@ SCORES = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
 
 def learned(scale: float = 10.0, bias: float = -10.0) -> dict[str, torch.Tensor]:
     """Numbers that Sigmoid trains."""
-    return {"sigmoid_log_scale": torch.tensor(math.log(scale)), "sigmoid_bias": torch.tensor(bias)}
+    values = {"sigmoid_log_scale": math.log(scale), "sigmoid_bias": bias}
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
 def drawn(size: int) -> tuple[dict[str, Any], np.ndarray, list[int], np.ndarray]:
@@ -227,8 +228,21 @@ def test_losses_match_loops_over_their_definitions(size):
     assert value(PUBLIC_NT_XENT) == pytest.approx(slow_nt_xent(scores, [*range(size)], 0.07))
     assert value(PUBLIC_NT_XENT, directions="sum") == pytest.approx(2 * value(PUBLIC_NT_XENT))
     for beta in (0.0, 0.25, 1.0):
-        assert value(HARD, beta=beta) == pytest.approx(slow_nt_xent(scores, ids, 0.2, beta), abs=1e-12)
-    assert value(SIGMOID) == pytest.approx(slow_sigmoid(scores, ids, 5.0, -2.0))
+        assert value(HARD, beta=beta) == pytest.approx(slow_nt_xent(scores, ids, 0.2, beta), rel=1e-10)
+    assert value(SIGMOID) == pytest.approx(slow_sigmoid(scores, ids, 5.0, -2.0), rel=1e-12)
+
+
+@pytest.mark.parametrize("term", [RELAXED, MATCHING, NT_XENT, *WEIGHTED.values(), HARD, SIGMOID], ids=str)
+def test_gradients_of_losses_match_finite_differences(term):
+    facts, _, _, _ = drawn(5)
+    numbers = learned(5.0, -2.0)
+
+    def loss(scores: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        batch = batch_of(**facts | {"scores": scores}, learned=dict(zip(numbers, values, strict=True)))
+        return losses.total_loss(batch, [term]) + 0 * sum(values)
+
+    leaves = [torch.tensor(facts["scores"]), *numbers.values()]
+    assert torch.autograd.gradcheck(loss, [leaf.requires_grad_() for leaf in leaves])
 
 
 @pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])

@@ -291,8 +291,13 @@ def test_posteriors_match_hand_values_and_keep_order_at_extreme_scores():
     assert frame_posteriors(*asked)[0, :3].tolist() == [1.0, pytest.approx(0.0), 1.0]
 
 
-def test_gradient_of_the_log_partition_of_the_two_state_model_is_the_frame_posterior():
+def test_gradients_of_the_two_state_model_match_frame_posteriors_and_finite_differences():
     scores, *rest = as_batch(chains((6, 4, 1), False))
     scores.requires_grad_()
     log_partition(scores, *rest).sum().backward()
     assert (scores.grad - frame_posteriors(scores.detach(), *rest)).abs().max() < 1e-12
+    for per_frame in (False, True):
+        scores, lengths, *moves = (one.nan_to_num() for one in as_batch(chains((6, 4, 1), per_frame)))
+        leaves, labels = [one.requires_grad_() for one in (scores, *moves)], torch.arange(6) % 3 == 1
+        likelihood = lambda e, a, c: log_likelihood(e, lengths, labels & length_mask(lengths, 6), a, c)  # noqa: B023, E731
+        assert torch.autograd.gradcheck(likelihood, leaves)

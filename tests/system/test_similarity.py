@@ -291,7 +291,7 @@ def test_ranking_with_other_word_vectors_than_in_training_is_refused(done, world
 
 
 def test_missing_word_vectors_are_reported_before_any_work(world, tmp_path, capsys):
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path) | {"banks": str(tmp_path / "banks")})
     assert "words.bin" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
     assert list(tmp_path.iterdir()) == [recipe]
     assert main(["check", str(recipe)]) == 1

@@ -187,7 +187,8 @@ def killed(*_: object) -> None:
     raise Killed
 
 
-def full(*_: object) -> None:
+def full(_: object, state: object, path: Path) -> None:
+    path.write_bytes(b"a part")
     raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
 
 
@@ -229,6 +230,7 @@ def test_run_that_ended_in_the_middle_goes_on_with_the_same_bits(end, recipe, un
     assert lines(run) == lines(unbroken)
     epochs = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     kept, epoch = sum(progress.times.values()), next(line for line in epochs if line["step"] >= saved_step)
+    assert (kept > 0) == (saved_step % 3 > 0), "an epoch has three steps"
     assert epoch["seconds"] >= round(kept, 2), "the seconds of an epoch count in both processes"
 
 
