@@ -1,4 +1,4 @@
-"""Choice of the device: the named one if this machine has it."""
+"""Choice of the device and of the processes: the named ones if this machine has them."""
 
 import json
 from contextlib import nullcontext
@@ -10,6 +10,7 @@ import tiny_moments
 import torch
 from stand_in import GPU, AsOnGpu
 
+from data_tools.cli import ranks
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from system.__main__ import main
@@ -217,3 +218,35 @@ def test_simulated_gpu_refuses_operations_that_wait_for_the_gpu():
         ):
             with pytest.raises(RuntimeError):
                 work()
+
+
+def test_rank_and_number_of_processes_are_read_from_the_environment(monkeypatch):
+    for rank, count, expected in ((None, None, (0, 1)), ("2", "3", (2, 3)), ("1", None, (0, 1)), (None, "", (0, 1))):
+        for name, value in (("RANK", rank), ("WORLD_SIZE", count)):
+            monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+        assert ranks() == expected
+
+
+def test_processes_other_than_the_first_print_only_errors(monkeypatch, capsys):
+    for rank, error in (("0", "error: "), ("1", "[rank 1] error: ")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert main(["run", "--until=features", "absent.yaml"]) == 1
+        assert capsys.readouterr().err.startswith(f"{error}absent.yaml")
+
+
+def test_process_of_torchrun_uses_the_gpu_of_its_local_rank(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cases = ((False, "1", "cpu"), (True, "", "cuda"), (True, "0", "cuda:0"), (True, "1", "cuda:1"))
+    for there, local, expected in cases:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        monkeypatch.setenv("LOCAL_RANK", local)
+        assert device_of() == torch.device(expected)
+        if there:
+            assert device_of("cuda") == torch.device(expected)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(KitError, match="processes"):
+        device_of("cuda:1")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(KitError, match="machine"):
+        device_of()
