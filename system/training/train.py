@@ -47,7 +47,7 @@ from system.training.schedule import ends_early, learning_rate, parameter_groups
 from system.training.step import add_gradients, read_numbers
 from system.training.teachers import embed_by_teachers
 from system.training.tracking import EVERY, Tracking, metrics_by_step
-from system.training.validation import MomentValidation, Validation, Watched, collapse_messages
+from system.training.validation import ClipValidation, MomentValidation, Validation, collapse_messages
 
 log = logging.getLogger(__name__)
 
@@ -113,10 +113,10 @@ def train_stage(
         teachers = embed_by_teachers(recipe, stage, run, data, device)
     if stage.unit == "moment":
         watched = {source: (data.readable_clips(source), data.moments[source]) for source in stage.monitor.data}
-        validate: Watched = MomentValidation(watched, stage, data.features, precision)
+        validate: Validation = MomentValidation(watched, stage, data.features, precision)
     else:
         clips = [clip for source in stage.monitor.data for clip in data.readable_clips(source)]
-        validate = Validation(clips, stage, data.features, relevance, teachers, precision)
+        validate = ClipValidation(clips, stage, data.features, relevance, teachers, precision)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups, decay = parameter_groups(model, stage.optimizer), stage.optimizer.weight_decay
     optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=device.type == "cuda" or None)

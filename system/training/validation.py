@@ -37,7 +37,7 @@ ALIKE = 1e-5  # spread below which embeddings count as equal: a mean cosine abov
 OF_ALL = {"mAP@10", "mAP@16", "recall_sum"}  # metrics over all captions and clips
 
 
-class Watched:
+class Validation:
     """Validates a model by the metrics of a subclass."""
 
     def __init__(self, stage: schema.Stage, features: Features, precision: str) -> None:
@@ -64,7 +64,7 @@ class Watched:
         raise NotImplementedError
 
 
-class Validation(Watched):
+class ClipValidation(Validation):
     """Validation by loss, m1, m2, mAP and recalls.
 
     mAP and recalls are computed over all captions and clips. Loss, m1 and m2 (see `accuracies`) are means over batches
@@ -130,7 +130,7 @@ def accuracies(batch: BatchScores) -> tuple[float, float]:
     return tuple(float((matching > others.amax(dim)).float().mean()) for dim in (1, 0))  # type: ignore[return-value]
 
 
-class MomentValidation(Watched):
+class MomentValidation(Validation):
     """Validation by loss, R1@0.5, R1@0.7 and mAP.
 
     The metrics are those of the latest edition. The loss is the mean over batches, weighted by their number of items.

@@ -29,7 +29,7 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 from system.training.step import embed_and_score
-from system.training.validation import Validation, accuracies
+from system.training.validation import ClipValidation, accuracies
 
 # encoders
 
@@ -179,7 +179,7 @@ def validated(world: Any, model: RetrievalModel, split: str, precision: str = "f
     monitor = recipe.stages["only"].monitor
     changes["monitor"] = monitor.model_copy(update={"metrics": changes.pop("metrics", monitor.metrics)})
     stage = recipe.stages["only"].model_copy(update=changes)
-    return Validation([clip for clip in clips if clip.split == split], stage, features, precision=precision)(model)
+    return ClipValidation([clip for clip in clips if clip.split == split], stage, features, precision=precision)(model)
 
 
 def test_validation_metrics_match_slow_reference(world):
@@ -247,4 +247,4 @@ def test_validation_uses_the_same_random_negatives_each_time(world):
 def test_validation_with_one_clip_is_refused(world):
     recipe, clips, features = world
     with pytest.raises(KitError, match="two clips"):
-        Validation(clips[:1], recipe.stages["only"], features)
+        ClipValidation(clips[:1], recipe.stages["only"], features)

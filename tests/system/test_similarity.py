@@ -37,7 +37,7 @@ from system.ranking import embedding
 from system.ranking.embedding import embed_clips, embed_texts
 from system.retriever import load_model
 from system.serve.server import Search
-from system.training.validation import Validation, direction_spread
+from system.training.validation import ClipValidation, direction_spread
 
 
 def series(*rows: Any, fill: float = 99.0) -> Embedded:
@@ -231,7 +231,7 @@ def scored_by_a_process(folder: Path, long: int) -> tuple[float, np.ndarray]:
     hard = Ranking(kind="ranking", weight=1, margin=0.5, relax="none", negatives="audio_hard")
     monitor = SimpleNamespace(metrics=["loss", "m1", "m2", "mAP@10"], data=["validation"])
     stage: Any = SimpleNamespace(batch_size=32, captions_per_clip="all", unit="clip", losses=[hard], monitor=monitor)
-    Validation(clips, stage, features)(model)
+    ClipValidation(clips, stage, features)(model)
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 2**20
     return peak, scores[:3, :40]
 

@@ -31,7 +31,7 @@ from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.training import train as training
-from system.training.validation import Validation
+from system.training.validation import ClipValidation
 
 
 def test_run_folder_contains_the_documented_files(unbroken, recipe):
@@ -192,7 +192,7 @@ def full(_: object, state: object, path: Path) -> None:
     raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
 
 
-GRADIENTS, VALIDATION = (training, "add_gradients"), (Validation, "__call__")
+GRADIENTS, VALIDATION = (training, "add_gradients"), (ClipValidation, "__call__")
 ENDS: dict[str, Any] = {  # what ends a run in which call of what, and the step from which it goes on
     "a kill between two saved states": (killed, *GRADIENTS, 8, 6),
     "a kill where each step is saved": (killed, *GRADIENTS, 8, 7),
