@@ -11,9 +11,13 @@ _MODULES: dict[Any, Mapping[str, str]] = {}  # by base class: the module of each
 
 
 def all_kinds(base: Any) -> dict[str, Any]:
-    """Import the kit's kinds of `base`; return all that are known."""
-    for module in _MODULES.get(base, {}).values():
-        import_module(module)
+    """Import the kit's kinds of `base`; return all that are known.
+
+    `base` may also be a subclass of the one with a table, such as AudioNetwork of ExpertSettings.
+    """
+    for known, modules in _MODULES.items():
+        for module in modules.values() if issubclass(base, known) else ():
+            import_module(module)
     return kinds_of(base)
 
 

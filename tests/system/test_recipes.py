@@ -1,6 +1,8 @@
 """Recipes: all shipped ones are valid, all mistakes are reported with their lines, and settings never leak."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,6 +240,13 @@ def test_settings_are_printed_with_their_comments(capsys):
         text = printed(capsys, "keys", path)
         assert [one for one in text.splitlines() if one.strip().startswith(line)], path
         assert "def " not in text
+
+
+@pytest.mark.slow
+def test_all_networks_are_printed_though_no_recipe_names_them(root):
+    command = [sys.executable, "-m", "system", "keys", "model.audio.network"]
+    printed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert all(f"class {name}(" in printed for name in ("Passt", "Beats", "Ast", "VggSound"))
 
 
 def test_unknown_key_is_refused_with_a_similar_one(capsys):
