@@ -42,6 +42,8 @@ def teacher_embeddings(
     teacher, banks = recipe.teachers[name], Path(recipe.banks)
     folder = Path(teacher.folder) if isinstance(teacher, schema.FromModel) else run.folder
     retriever = Retriever(open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks), banks)
+    if retriever.recipe.model.score.of_series:  # before hours of embedding
+        raise KitError(f"teacher {name}: {folder} has no single vector per clip; use another model")
     log.info("teacher %s: embedding with %s, checkpoint %s", name, folder, retriever.facts.checkpoint)
     pool = retriever.open(clips, strict=True)
     if pool.skipped:

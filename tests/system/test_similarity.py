@@ -310,6 +310,14 @@ def test_search_and_report_accept_models_with_series_of_embeddings(done, world, 
     assert submission(["report", str(done)]) == 0
 
 
+def test_model_with_series_of_embeddings_cannot_teach(done, world, tmp_path, capsys):
+    term = {"kind": "distill", "weight": 1, "teachers": ["words"], "temperature": {"start": 0.05}}
+    stage = tiny.stage(unit="pair", captions_per_clip=None, losses=[term])
+    teachers = {"words": {"kind": "model", "folder": str(done), "stage": "only", "checkpoint": "last"}}
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage) | {"teachers": teachers})
+    assert "teacher words: " in refused(capsys, "run", recipe, "--out", tmp_path / "run")
+
+
 def test_incompatible_score_and_embedding_settings_are_refused(world, tmp_path, capsys):
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
     for change, word in (
