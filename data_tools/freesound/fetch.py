@@ -100,7 +100,10 @@ def select(
     exclusions: Exclusions,
     gone: Collection[int] = (),
 ) -> tuple[list[Sound], Counter[str]]:
-    """Return the sounds that the rules allow, best score first, and the numbers of refused ones by reason."""
+    """Return the sounds that the rules allow, best first.
+
+    Also returns the numbers of refused ones by reason.
+    """
     known = {row[0]: row for row in store.sounds(_COLUMNS) if row[0] not in gone}
     low, high = criteria.seconds
     chosen, refused = [], Counter[str]()
@@ -131,9 +134,10 @@ def choose_fresh(
     limit: int | None,
     out: Path,
 ) -> list[Sound]:
-    """Choose sounds by licences, preferences and lengths that the API states now, not those of the crawl.
+    """Choose sounds by what the API states now.
 
-    Sounds that drop out are replaced from further down the list. Sounds whose file is there are not asked for again.
+    Licences, preferences and lengths may have changed since the crawl. Sounds that drop out are replaced from further
+    down the list. Sounds whose file is there are not asked for again.
     """
     gone, fresh = set[int](), set[int]()
     while True:
@@ -152,7 +156,10 @@ def choose_fresh(
 
 
 def fetch_sounds(sounds: Sequence[Sound], out: Path, rate: int) -> dict[int, str]:
-    """Download the sounds whose file is missing; return why some could not be fetched, by id."""
+    """Download the sounds whose file is missing.
+
+    Returns why some could not be fetched, by id.
+    """
     lost: dict[int, str] = {}
 
     def work(sound: Sound) -> None:

@@ -3,13 +3,12 @@
 To add one, write its file and add a line to KINDS. A file is imported when a recipe names its kind.
 """
 
-from importlib import import_module
 from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, SerializeAsAny
 
 from system.audio.base import ExpertSettings
-from system.kinds import by_kind, kinds_of
+from system.kinds import by_kind
 
 KINDS = {  # kind: module
     "atst_frame": "system.audio.atst_frame",
@@ -31,12 +30,6 @@ KINDS = {  # kind: module
     "waveform": "system.audio.stored",
     "yamnet": "system.audio.yamnet",
 }
-
-
-def kind_class(kind: str) -> type[ExpertSettings]:
-    """Import the settings of a kind."""
-    import_module(KINDS[kind])
-    return kinds_of(ExpertSettings)[kind]
 
 
 read_settings = by_kind(ExpertSettings, KINDS)

@@ -17,9 +17,8 @@ import torch
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
-SCALES: dict[
-    str, tuple[float, float]
-] = {  # of standard normal numbers (of uniform ones for variances), and what is added
+# Scales of standard normal numbers (of uniform ones for variances), and what is added.
+SCALES: dict[str, tuple[float, float]] = {
     "affine_n": (5.0, -30.0),  # an input's mean and variance, in decibels
     "affine_u": (300.0, 150.0),
     "bn_mean": (0.1, 0.0),
