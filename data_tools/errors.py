@@ -3,9 +3,8 @@
 Each text is one or more lines for the user: the fault, its place, the cure.
 
     KitError
-    ├── DataError            data, or a file, that cannot be used
-    │   └── AudioError       audio that cannot be read
-    └── SaidElsewhere        another process has printed the error
+    ├── AudioError       audio that cannot be read
+    └── SaidElsewhere    another process has printed the error
 """
 
 import errno
@@ -21,11 +20,7 @@ class KitError(ValueError):
     """An error of the kit: its text names the fault, its place and the cure."""
 
 
-class DataError(KitError):
-    """Data, or a file, that cannot be used."""
-
-
-class AudioError(DataError):
+class AudioError(KitError):
     """Audio that cannot be read."""
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import read_json
 from data_tools.manifest import read_manifest
 from data_tools.names import is_freesound_id, plain_id
@@ -28,7 +28,7 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
     * WavCaps' JSON object of lists (.json); only `FreeSound` counts;
     * a manifest (.jsonl): the Freesound ids of its clips.
 
-    Raises DataError for another form, an id that is neither digits nor `Not found`, and a list without any id.
+    Raises KitError for another form, an id that is neither digits nor `Not found`, and a list without any id.
     """
     by_id: dict[str, str] = {}
     for path in paths:
@@ -37,11 +37,11 @@ def read_exclusions(paths: Iterable[Path]) -> Exclusions:
             if is_freesound_id(entry):
                 ids[plain_id(entry)] = path.name
             elif entry.strip() != NOT_FOUND:
-                raise DataError(
+                raise KitError(
                     f"{path}, {where}: the id {entry[:40]!r} is neither digits nor {NOT_FOUND!r}; correct it"
                 )
         if not ids:
-            raise DataError(f"{path}: contains no Freesound id; give another list")
+            raise KitError(f"{path}: contains no Freesound id; give another list")
         by_id = ids | by_id
     return by_id
 
@@ -54,11 +54,11 @@ def _read_entries(path: Path) -> Iterator[tuple[str, str]]:
     elif path.suffix == ".json":
         content = read_json(path)
         if not isinstance(content, dict) or not isinstance(content.get("FreeSound"), list):
-            raise DataError(f"{path}: not a list of Freesound ids: the JSON has no list with the key FreeSound")
+            raise KitError(f"{path}: not a list of Freesound ids: the JSON has no list with the key FreeSound")
         for number, entry in enumerate(content["FreeSound"], 1):
             yield f"FreeSound entry {number}", str(entry)
     else:
         for line, row in read_table(path, [], fallback_encoding="iso-8859-1"):
             if "sound_id" not in row and "id" not in row:
-                raise DataError(f"{path}, line 1: not a list of Freesound ids: no column sound_id or id")
+                raise KitError(f"{path}, line 1: not a list of Freesound ids: no column sound_id or id")
             yield f"line {line}", row.get("sound_id", row.get("id", ""))

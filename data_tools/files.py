@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from data_tools.errors import DataError, located
+from data_tools.errors import KitError, located
 
 ENDS_BYTES = 2**16  # at each end of a file
 BLOCKS, BLOCK_BYTES = 64, 1024  # between the ends
@@ -21,17 +21,17 @@ log = logging.getLogger(__name__)
 
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
-    """Raise DataError for a folder and for a missing file. hint: The cure for a missing file."""
+    """Raise KitError for a folder and for a missing file. hint: The cure for a missing file."""
     if not path.is_file():
         fault = "is a folder; name a file" if path.is_dir() else f"no such file; {hint}"
-        raise DataError(f"{path}: {fault}")
+        raise KitError(f"{path}: {fault}")
 
 
 def require_folder(path: Path, hint: str = "correct the path") -> None:
-    """Raise DataError for a file and for a missing folder. hint: The cure for a missing folder."""
+    """Raise KitError for a file and for a missing folder. hint: The cure for a missing folder."""
     if not path.is_dir():
         fault = "is a file; name a folder" if path.is_file() else f"no such folder; {hint}"
-        raise DataError(f"{path}: {fault}")
+        raise KitError(f"{path}: {fault}")
 
 
 def free_bytes(folder: Path) -> int:
@@ -49,29 +49,29 @@ def format_size(count: float) -> str:
 
 
 def require_other(out: Path, read: Iterable[Path | None]) -> None:
-    """Raise DataError if the output file `out` is one of the input files `read`."""
+    """Raise KitError if the output file `out` is one of the input files `read`."""
     for path in read:
         if path and path.exists() and out.exists() and out.samefile(path):
-            raise DataError(f"{out} would overwrite the input file {path}; choose another name")
+            raise KitError(f"{out} would overwrite the input file {path}; choose another name")
 
 
 def read_text(path: Path, fallback_encoding: str | None = None) -> str:
     """Return the file's text with its original line ends, without a UTF-8 byte order mark.
 
     fallback_encoding: Tried if the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
-    Raises DataError for a missing or empty file, a folder, and other encodings.
+    Raises KitError for a missing or empty file, a folder, and other encodings.
     """
     require_file(path)
     data = path.read_bytes()
     if not data.strip():
-        raise DataError(f"{path}: the file is empty; give another file")
+        raise KitError(f"{path}: the file is empty; give another file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if fallback_encoding:
             return data.decode(fallback_encoding)
         line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8; save it as UTF-8") from None
+        raise KitError(f"{path}, line {line}: not UTF-8; save it as UTF-8") from None
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def write_text(path: Path, text: str) -> None:
 def writing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file for writing bytes; it replaces `path` after the block, if the block raises no error.
 
-    Raises DataError if the folder of `path` is missing.
+    Raises KitError if the folder of `path` is missing.
     """
     require_folder(path.parent, "make it, or correct the path")
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -161,18 +161,18 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
 
 def parse_json(text: str | bytes, where: object) -> Any:
-    """Return the value in a JSON text. Raises DataError, with `where` and the line, for other text."""
+    """Return the value in a JSON text. Raises KitError, with `where` and the line, for other text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if error.lineno > 1 else ""
-        raise DataError(f"{where}{line}: not JSON ({error.msg})") from None
+        raise KitError(f"{where}{line}: not JSON ({error.msg})") from None
     except UnicodeDecodeError:
-        raise DataError(f"{where}: not UTF-8; save it as UTF-8") from None
+        raise KitError(f"{where}: not UTF-8; save it as UTF-8") from None
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file. Raises DataError for a missing file, and for other text."""
+    """Return the value in a JSON file. Raises KitError for a missing file, and for other text."""
     return parse_json(read_text(path), path)
 
 
@@ -211,7 +211,7 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
     Args:
         file: The lock file.
         busy_message: Message if another process has the lock.
-        wait: Whether to log the message and wait, instead of raising it as DataError.
+        wait: Whether to log the message and wait, instead of raising it as KitError.
     """
     from filelock import FileLock, Timeout
 
@@ -221,7 +221,7 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
         held = found.acquire(timeout=0)
     except Timeout:
         if not wait:
-            raise DataError(busy_message) from None
+            raise KitError(busy_message) from None
         log.info(busy_message)
         held = found.acquire()
     with held:
@@ -230,7 +230,7 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def lock_of(path: Path) -> Iterator[None]:
-    """Lock the file `<path>.lock` for a `with` block. Raises DataError if another process writes to `path`."""
+    """Lock the file `<path>.lock` for a `with` block. Raises KitError if another process writes to `path`."""
     busy = f"{path}: another process is writing to it; wait for its end or stop it"
     with lock(path.with_name(f"{_short(path)}.lock"), busy):
         yield
@@ -243,5 +243,5 @@ def is_locked(file: Path) -> bool:
     try:
         with lock(file, ""):
             return False
-    except DataError:
+    except KitError:
         return True

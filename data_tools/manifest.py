@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from data_tools.audio import readable_seconds
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import read_text, require_file, write_text
 from data_tools.settings import faults_of
 from data_tools.tables import caption_columns, read_table
@@ -86,24 +86,22 @@ def audio_clip(folder: Path, name: str, source: str, split: Split, captions: lis
             id=f"{source}/{split}/{name}", file_name=name, source=source, split=split, captions=captions, **known
         )
     except ValidationError as error:
-        raise DataError(f"{str(folder / name)!a}: {faults_of(error)[0]}") from None
+        raise KitError(f"{str(folder / name)!a}: {faults_of(error)[0]}") from None
 
 
 def check_caption(text: str, where: str) -> None:
-    """Raise DataError for a caption without a letter or digit, and for the text of a list.
+    """Raise KitError for a caption without a letter or digit, and for the text of a list.
 
     where: Place for the message, such as "captions.csv, line 3". Any script is allowed.
     """
     if not any(map(str.isalnum, text)):
-        raise DataError(f"{where}: the caption {text[:40]!r} has no letter or digit; fill it in or remove it")
+        raise KitError(f"{where}: the caption {text[:40]!r} has no letter or digit; fill it in or remove it")
     if text[:2] in ("['", '["'):
-        raise DataError(
-            f"{where}: the caption {text[:40]!r} is the text of a list; write one caption per row or column"
-        )
+        raise KitError(f"{where}: the caption {text[:40]!r} is the text of a list; write one caption per row or column")
 
 
 def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]]:
-    """Yield (line number, item) for each line of a file of JSON lines. Raises DataError for a bad line."""
+    """Yield (line number, item) for each line of a file of JSON lines. Raises KitError for a bad line."""
     require_file(path)
     number = 0
     with path.open("rb") as file:
@@ -112,7 +110,7 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
                 yield number, kind.validate_json(line.removeprefix(codecs.BOM_UTF8))
             except ValidationError as error:
                 read_text(path)  # raises a better error for another encoding, and for an empty file
-                raise DataError(f"{path}, line {number}: {faults_of(error)[0]}") from None
+                raise KitError(f"{path}, line {number}: {faults_of(error)[0]}") from None
     if not number:
         read_text(path)  # raises an error for an empty file
 
@@ -121,7 +119,7 @@ _CLIP = TypeAdapter(Clip)
 
 
 def read_manifest(path: Path) -> list[Clip]:
-    """Return the clips of a manifest, with absolute paths. Raises DataError for a bad line or a repeated id."""
+    """Return the clips of a manifest, with absolute paths. Raises KitError for a bad line or a repeated id."""
     folder = os.path.abspath(path.parent)
     line_of: dict[str, int] = {}
     clips = []
@@ -129,29 +127,29 @@ def read_manifest(path: Path) -> list[Clip]:
         for caption in clip.captions:
             check_caption(caption, f"{path}, line {number}")
         if (first := line_of.setdefault(clip.id, number)) != number:
-            raise DataError(f"{path}, line {number}: the id {clip.id!r} is already on line {first}; keep one of them")
+            raise KitError(f"{path}, line {number}: the id {clip.id!r} is already on line {first}; keep one of them")
         object.__setattr__(clip, "path", os.path.abspath(os.path.join(folder, clip.path)))  # still ours alone
         clips.append(clip)
     return clips
 
 
 def of_split(clips: list[Clip], split: str | None, where: object) -> list[Clip]:
-    """Return the clips of a split, or all for None. Raises DataError, which names `where`, for none."""
+    """Return the clips of a split, or all for None. Raises KitError, which names `where`, for none."""
     selected = [clip for clip in clips if split in (None, clip.split)]
     if not selected:
-        raise DataError(f"{where} has no split {split}; use {', '.join(sorted({clip.split for clip in clips}))}")
+        raise KitError(f"{where} has no split {split}; use {', '.join(sorted({clip.split for clip in clips}))}")
     return selected
 
 
 def write_manifest(path: Path, clips: Iterable[Clip]) -> None:
     """Write a manifest; paths below its folder become relative, so that the folder can move.
 
-    Raises DataError for no clips.
+    Raises KitError for no clips.
     """
     folder = os.path.join(os.path.abspath(path.parent), "")
     stored = [replace(clip, path=os.path.abspath(clip.path).removeprefix(folder)) for clip in clips]
     if not stored:
-        raise DataError(f"{path}: not written, because no clip is left; check the input and the filters")
+        raise KitError(f"{path}: not written, because no clip is left; check the input and the filters")
     write_text(path, "".join(f"{_CLIP.dump_json(clip).decode()}\n" for clip in stored))
 
 
@@ -168,18 +166,18 @@ def read_captions(path: Path) -> Iterator[tuple[int, str, list[str]]]:
     """Yield (line, file name, captions) for each row of a captions CSV.
 
     It has Clotho's columns file_name, caption_1 .., or a blind set's column caption (the file name is then "").
-    Raises DataError for another table, and for a bad caption.
+    Raises KitError for another table, and for a bad caption.
     """
     rows = read_table(path, [])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):
-        raise DataError(f"{path}: needs the column caption, or file_name, caption_1 ..; has {', '.join(first)[:300]}")
+        raise KitError(f"{path}: needs the column caption, or file_name, caption_1 ..; has {', '.join(first)[:300]}")
     columns = ["caption"] if "caption" in first else caption_columns(path, first)
     for line, row in rows:
         for column in columns:
             check_caption(row[column], f"{path}, line {line}, {column}")
         if row.get("file_name") == "":
-            raise DataError(f"{path}, line {line}: no file name; fill it in")
+            raise KitError(f"{path}, line {line}: no file name; fill it in")
         yield line, row.get("file_name", ""), [row[column] for column in columns]
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as validated
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.manifest import TRAINING_SPLITS, Clip, check_caption, read_lines
 
@@ -62,14 +62,14 @@ _LINE = TypeAdapter(Published)
 def read_published(path: Path) -> Iterator[tuple[str, Published]]:
     """Yield (place, query) for each line of a published file.
 
-    Raises DataError for a bad line, and a repeated query id.
+    Raises KitError for a bad line, and a repeated query id.
     """
     line_of: dict[str, int] = {}
     for number, line in read_lines(path, _LINE):
         where = f"{path}, line {number}"
         check_caption(line.query, where)
         if (first := line_of.setdefault(str(line.qid), number)) != number:
-            raise DataError(f"{where}: the query id {line.qid!r} is already on line {first}; keep one of them")
+            raise KitError(f"{where}: the query id {line.qid!r} is already on line {first}; keep one of them")
         yield where, line
 
 
@@ -108,7 +108,7 @@ def read_moments(path: Path, clips: Sequence[Clip], skip_unknown: bool = False) 
         skip_unknown: Leave out queries of other recordings.
 
     Raises:
-        DataError: A line is not a query, or its recording is not among the clips.
+        KitError: A line is not a query, or its recording is not among the clips.
     """
     clip_of, faults = by_name(clips), Counter[str]()
     moments = []
@@ -117,7 +117,7 @@ def read_moments(path: Path, clips: Sequence[Clip], skip_unknown: bool = False) 
         if clip is None:
             if skip_unknown:
                 continue
-            raise DataError(f"{where}: the recording {line.vid} is not in the manifest; name the manifest that has it")
+            raise KitError(f"{where}: the recording {line.vid} is not in the manifest; name the manifest that has it")
         windows = line.relevant_windows
         if windows is not None:
             length = (line.duration or clip.seconds) if clip.split in TRAINING_SPLITS else None
@@ -134,18 +134,18 @@ def read_moments(path: Path, clips: Sequence[Clip], skip_unknown: bool = False) 
 
 
 def by_name(clips: Iterable[Clip]) -> dict[str, Clip]:
-    """Return each recording by its file's name without suffix. Raises DataError for two recordings of one name."""
+    """Return each recording by its file's name without suffix. Raises KitError for two recordings of one name."""
     found: dict[str, Clip] = {}
     for clip in clips:
         if (other := found.setdefault(PurePath(clip.file_name).stem, clip)).id != clip.id:
-            raise DataError(f"{other.id} and {clip.id} have the same name; rename one of the files")
+            raise KitError(f"{other.id} and {clip.id} have the same name; rename one of the files")
     return found
 
 
 def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
     """Return the moments without windows that begin after the end of their audio; the log says how many.
 
-    Raises DataError if none is left.
+    Raises KitError if none is left.
     """
     seconds = {clip.id: clip.seconds for clip in clips}
     left, outside = [], 0
@@ -159,7 +159,7 @@ def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[
             moment = replace(moment, windows=inside)
         left.append(moment)
     if outside and not left:
-        raise DataError(f"all {outside:,} windows begin after the end of their recordings")
+        raise KitError(f"all {outside:,} windows begin after the end of their recordings")
     if outside:
         log.warning("left out %d windows that begin after the end of their recordings", outside)
     return left
@@ -185,5 +185,5 @@ def write_moments(path: Path, moments: Sequence[Moment], clips: Iterable[Clip]) 
             line["relevant_windows"] = moment.windows
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     if not lines:
-        raise DataError(f"{path}: not written, because no query is left")
+        raise KitError(f"{path}: not written, because no query is left")
     write_text(path, "".join(lines))

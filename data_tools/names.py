@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from data_tools.audio import AUDIO_SUFFIXES
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 
 
 def is_audio_name(name: str) -> bool:
@@ -60,9 +60,9 @@ def plain_id(freesound_id: str) -> str:
 
 
 def check_source(name: str) -> str:
-    """Return the source name unchanged. Raises DataError if it has characters that clip ids must not have."""
+    """Return the source name unchanged. Raises KitError if it has characters that clip ids must not have."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise DataError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by --name")
+        raise KitError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by --name")
     return name
 
 

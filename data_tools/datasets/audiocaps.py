@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from data_tools.cli import Manifest, counted
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names
@@ -51,7 +51,7 @@ def _read_captions(path: Path) -> tuple[dict[Key, list[str]], dict[str, Key]]:
         video, start, number = row["youtube_id"], row["start_time"], row["audiocap_id"]
         check_caption(row["caption"], f"{path}, line {line}")
         if not video.strip() or not re.fullmatch("[0-9]{1,9}", start) or number in key_of:
-            raise DataError(f"{path}, line {line}: no youtube_id, a start_time that is no number, or a repeated id")
+            raise KitError(f"{path}, line {line}: no youtube_id, a start_time that is no number, or a repeated id")
         key = video, int(start)
         captions.setdefault(key, []).append(row["caption"])
         key_of |= {number: key, f"{video}_{key[1]}": key}
@@ -90,6 +90,6 @@ def audiocaps(
         text = f"{counted(len(captions), 'clip')}, {counted(sum(map(len, captions.values())), 'caption')} published"
         print(f"{split}: {text}; {len(captions) - len(files)} without audio are left out")
     if not clips:
-        raise DataError(f"{audio}: no audio file is named YOUTUBEID_START.wav; give the folder by --audio")
+        raise KitError(f"{audio}: no audio file is named YOUTUBEID_START.wav; give the folder by --audio")
     write_manifest(out, clips)
     print(f"wrote {out}: {counted(len(clips), 'clip')}")

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from data_tools.cli import Manifest, counted
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
 from data_tools.names import audio_tree, check_source
@@ -16,14 +16,14 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     """Return a clip for every audio file of the folder and its subfolders, and the names of the other files.
 
     Clips are sorted. Their names are relative to the folder and exactly as on disk. Other files are counted and named
-    in the log; hidden files are ignored. Raises DataError for a missing folder and one without audio.
+    in the log; hidden files are ignored. Raises KitError for a missing folder and one without audio.
     """
     require_folder(folder)
     names, others = audio_tree(folder)
     if others:
         log.warning("%s: skipped %d files that are not audio, such as %s", folder, len(others), others[0])
     if not names:
-        raise DataError(f"{folder}: no audio files in this folder; unpack the data set, and give its folder")
+        raise KitError(f"{folder}: no audio files in this folder; unpack the data set, and give its folder")
     return [audio_clip(folder, name, source, "blind", []) for name in names], others
 
 

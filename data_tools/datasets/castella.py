@@ -13,7 +13,7 @@ import typer
 
 from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import Manifest, counted, ending_in
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import require_folder, require_other
 from data_tools.frames import FRAME_SUFFIXES
 from data_tools.manifest import Clip, Split, audio_clip, write_manifest
@@ -33,11 +33,11 @@ def _files_by_split(root: Path) -> dict[Split, Path]:
     found: dict[Split, Path] = {}
     for path in (root / name for name in tree_files(root) if name.endswith(".jsonl")):
         if (split := _split_of(path)) in found:
-            raise DataError(f"{path} and {found[split]} both have queries of the split {split}; remove one of them")
+            raise KitError(f"{path} and {found[split]} both have queries of the split {split}; remove one of them")
         if split:
             found[split] = path
     if not found:
-        raise DataError(f"{root}: no queries, such as castella_test_release.jsonl; lbar data get castella fetches them")
+        raise KitError(f"{root}: no queries, such as castella_test_release.jsonl; lbar data get castella fetches them")
     return found
 
 
@@ -71,7 +71,7 @@ def castella(
         name: Name of the recordings' source, for their ids.
     """
     if out == moments or (audio and features):
-        raise DataError("--out and --moments, or --audio and --features: give different names, and one of the folders")
+        raise KitError("--out and --moments, or --audio and --features: give different names, and one of the folders")
     suffixes = FRAME_SUFFIXES if features else AUDIO_SUFFIXES
     folder = features or audio or root
     source = check_source(name)

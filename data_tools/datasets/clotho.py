@@ -13,7 +13,7 @@ from typing import Annotated, cast
 import typer
 
 from data_tools.cli import Manifest, counted
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_captions, write_manifest
 from data_tools.names import audio_names, match_names
@@ -27,10 +27,10 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     """Move a random share (rounded) of the development clips to validation; ids and paths stay.
 
     Clotho v1 has no validation split. Source: "Take it easy" (2022), section 5, holds out 20 %.
-    Raises DataError for clips that have a validation split.
+    Raises KitError for clips that have a validation split.
     """
     if any(clip.split == "validation" for clip in clips):
-        raise DataError(
+        raise KitError(
             "--holdout: there is a validation split; leave it out by --splits development --splits evaluation"
         )
     names = sorted(clip.id for clip in clips if clip.split == "development")
@@ -80,7 +80,7 @@ def clotho(
         path = _published_path(root, "clotho_csv_files", f"clotho_captions_{split}.csv")
         for line, name, texts in read_captions(path):
             if not name.strip() or name in captions:
-                raise DataError(f"{path}, line {line}: the file name {name!r} is empty or on an earlier line")
+                raise KitError(f"{path}, line {line}: the file name {name!r} is empty or on an earlier line")
             captions[name] = texts
         metadata = _published_path(root, "clotho_csv_files", f"clotho_metadata_{split}.csv")
         facts = _read_metadata(metadata)
@@ -95,7 +95,7 @@ def clotho(
         print(text + ("" if facts else f"; no {metadata.name}: Freesound ids and licences are unknown"))
         clips += found
     if all(clip.seconds is None for clip in clips):
-        raise DataError(f"{Path(clips[0].path).parent}: no audio of Clotho; unpack its audio archives into this folder")
+        raise KitError(f"{Path(clips[0].path).parent}: no audio of Clotho; unpack its audio archives into this folder")
     if holdout is not None:
         clips = hold_out(clips, holdout, seed)
         print(f"validation: {sum(clip.split == 'validation' for clip in clips)} clips moved from development")

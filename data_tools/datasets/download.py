@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from data_tools.cli import progress
-from data_tools.errors import DataError, KitError, first_line, located
+from data_tools.errors import KitError, first_line, located
 from data_tools.files import checksum, lock_of
 
 IDLE = 60  # seconds without a byte after which a connection is given up
@@ -42,11 +42,11 @@ def download(
         require_usable: Opens a file without a known checksum; raises KitError if it is unusable.
 
     Raises:
-        DataError: The address cannot be reached, or the file is not the published one.
+        KitError: The address cannot be reached, or the file is not the published one.
     """
     if path.exists():
         if problem := _problem(path, sha256, require_usable):
-            raise DataError(f"{path}: {problem}; {FETCH_AGAIN}")
+            raise KitError(f"{path}: {problem}; {FETCH_AGAIN}")
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -55,10 +55,10 @@ def download(
             transfer(address, part, resume=bool(sha256))
             if problem := _problem(part, sha256, require_usable):
                 part.unlink()
-                raise DataError(f"{address}: {problem}")
-        except DataError as error:
+                raise KitError(f"{address}: {problem}")
+        except KitError as error:
             advice = f"try again later, or open {address} in a browser, and put the file at {path}"
-            raise DataError(f"{error}; {advice}") from None
+            raise KitError(f"{error}; {advice}") from None
         part.replace(path)
     return True
 
@@ -95,7 +95,7 @@ def transfer(address: str, part: Path, resume: bool = False) -> None:
         resume: Go on from where an earlier download stopped.
 
     Raises:
-        DataError: The server refuses the file, or does not answer.
+        KitError: The server refuses the file, or does not answer.
     """
     for pause in (*PAUSES, None):
         if not resume:
@@ -109,10 +109,10 @@ def transfer(address: str, part: Path, resume: bool = False) -> None:
             fault = f"{address}: cannot be fetched ({first_line(error)})"
             is_refused = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
             if is_refused or isinstance(error, ValueError):
-                raise DataError(fault) from None
+                raise KitError(fault) from None
             if pause is None:
                 kept = f"; {part.stat().st_size:,} bytes are kept" if resume and part.exists() else ""
-                raise DataError(f"{fault}{kept}") from None
+                raise KitError(f"{fault}{kept}") from None
             log.warning("%s; trying again in %d s", fault, pause)
             time.sleep(pause)
 

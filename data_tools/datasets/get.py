@@ -14,7 +14,7 @@ import typer
 
 from data_tools.cli import ending_in
 from data_tools.datasets.download import download
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import lock_of, read_json, write_text
 from data_tools.settings import parse_yaml
 
@@ -67,7 +67,7 @@ def fetch_set(published: PublishedSet, folder: Path, mirror: str | None = None) 
     """Fetch all files of a data set into a folder, verify and unpack them; finished ones are skipped.
 
     mirror: Address of a folder that has all files, in place of the published addresses.
-    Raises DataError for a file that cannot be fetched or verified, and for an archive that cannot be unpacked.
+    Raises KitError for a file that cannot be fetched or verified, and for an archive that cannot be unpacked.
     """
     files = published.files or record_files(published.record, folder)
     archives = dict.fromkeys(file.archive for file in files if file.archive)
@@ -96,21 +96,21 @@ def record_files(record: str, folder: Path) -> list[PublishedFile]:
             for file in found["files"]
         ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not the description of a Zenodo record ({error!r}); delete it to ask again") from None
+        raise KitError(f"{path}: not the description of a Zenodo record ({error!r}); delete it to ask again") from None
 
 
 def seven_zip() -> str:
-    """Return the path of the program 7z, which unpacks 7z and zip archives. Raises DataError if it is missing."""
+    """Return the path of the program 7z, which unpacks 7z and zip archives. Raises KitError if it is missing."""
     found = next((path for name in ("7z", "7zz", "7za") if (path := shutil.which(name))), None)
     if found is None:
-        raise DataError("archives need the program 7z, which is not installed; install 7-Zip (apt install 7zip)")
+        raise KitError("archives need the program 7z, which is not installed; install 7-Zip (apt install 7zip)")
     return found
 
 
 def unpack(folder: Path, name: str) -> None:
     """Unpack an archive into the data set's folder; NAME.unpacked then marks that its files are complete.
 
-    Raises DataError for a damaged archive, and a full disk.
+    Raises KitError for a damaged archive, and a full disk.
     """
     fault, archive = "", folder / name
     if name.endswith(".tar.gz"):
@@ -125,7 +125,7 @@ def unpack(folder: Path, name: str) -> None:
         errors = [line.strip() for line in (done.stderr + done.stdout).splitlines() if "ERROR" in line.upper()]
         fault = "; ".join(errors[:2]) or "7z failed" if done.returncode else ""
     if fault:
-        raise DataError(f"{archive}: cannot be unpacked ({fault}); free disk space, or delete it to fetch it again")
+        raise KitError(f"{archive}: cannot be unpacked ({fault}); free disk space, or delete it to fetch it again")
     write_text(folder / f"{name}.unpacked", "")
     print(f"{archive}: unpacked")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from data_tools.audio import AUDIO_SUFFIXES
 from data_tools.cli import Manifest, counted, each
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import remove_parts, writing
 from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import check_source
@@ -33,7 +33,7 @@ def read_parquet(path: Path) -> Iterator[Sample]:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise DataError(f"{path}: needs the package pyarrow; install lbar-kit with the extra parquet") from None
+        raise KitError(f"{path}: needs the package pyarrow; install lbar-kit with the extra parquet") from None
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             rows = (row for batch in file.iter_batches(64) for row in batch.to_pylist())
@@ -42,11 +42,11 @@ def read_parquet(path: Path) -> Iterator[Sample]:
                 if isinstance(audio, bytes):
                     audio = {"bytes": audio, "path": None}
                 if audio and (isinstance(audio, str) or not audio["bytes"]):
-                    raise DataError(f"{path}: row {number} has only a path, not the sound; use lbar data table")
+                    raise KitError(f"{path}: row {number} has only a path, not the sound; use lbar data table")
                 if audio:
                     yield PurePath(audio["path"] or f"{path.stem}_{number:06}.wav").name, audio["bytes"], row
     except pyarrow.ArrowException as error:
-        raise DataError(f"{path}: cannot be read as parquet ({error}); download it again") from None
+        raise KitError(f"{path}: cannot be read as parquet ({error}); download it again") from None
 
 
 def read_tar(path: Path) -> Iterator[Sample]:
@@ -67,7 +67,7 @@ def read_tar(path: Path) -> Iterator[Sample]:
                 if name:
                     yield name, content, fields
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a tar of samples ({error}); download it again") from None
+        raise KitError(f"{path}: cannot be read as a tar of samples ({error}); download it again") from None
 
 
 def split_of(path: Path) -> Split:
@@ -97,7 +97,7 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
             value = _field(path, fields, [caption] if caption else CAPTIONS)
             for text in value if isinstance(value, list) else [value]:
                 if not isinstance(text, str):
-                    raise DataError(f"{path}: the caption is {text!r}, not a text; name another column by --caption")
+                    raise KitError(f"{path}: the caption is {text!r}, not a text; name another column by --caption")
                 check_caption(text, f"{path}, {file_name}")
                 captions.setdefault((split, file_name), {})[text] = None
             target = audio / split / file_name
@@ -106,7 +106,7 @@ def unpack(files: Sequence[Path], audio: Path, source: str, caption: str | None,
                 with writing(target) as out:
                     out.write(content)
             elif target.read_bytes() != content:
-                raise DataError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
+                raise KitError(f"{path}: {target} has other sound; name clips by other columns (--name), or --audio")
     return [audio_clip(audio / split, name, source, split, list(texts)) for (split, name), texts in captions.items()]
 
 
@@ -114,7 +114,7 @@ def _field(path: Path, fields: dict[str, Any], columns: Sequence[str]) -> Any:
     """Return the value of the first of the columns that is there."""
     found = next((column for column in columns if column in fields), None)
     if found is None:
-        raise DataError(f"{path}: no column {' or '.join(columns)}, only {', '.join(fields)}")
+        raise KitError(f"{path}: no column {' or '.join(columns)}, only {', '.join(fields)}")
     return fields[found]
 
 
@@ -141,7 +141,7 @@ def hub(
     found = [file for given in paths for file in (sorted(given.rglob("*")) if given.is_dir() else [given])]
     files = [path for path in found if path.suffix in (".parquet", ".tar")]
     if not files:
-        raise DataError(f"{paths[0]}: no .parquet or .tar file; download the data set first")
+        raise KitError(f"{paths[0]}: no .parquet or .tar file; download the data set first")
     clips = unpack(files, audio, check_source(source or audio.absolute().name), caption, name or [])
     write_manifest(out, clips)
     print(f"wrote {out}: {counted(len(clips), 'clip')} of {counted(len(files), 'file')}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import cast
 
 from data_tools.cli import Manifest, counted
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.manifest import (
     SPLITS,
     TEST_SPLITS,
@@ -53,11 +53,11 @@ def table(
     for line, row in read_table(table, [audio, *caption, *filter(None, [split_column, id_column])]):
         where = f"{table}, line {line}"
         if not row[audio].strip():
-            raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
+            raise KitError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
         file = names.setdefault(os.path.realpath(folder / row[audio]), row[audio])
         row_split = cast(Split, row[split_column].strip()) if split_column else split
         if row_split not in SPLITS:
-            raise DataError(f"{where}: unknown split {row_split[:40]!r}; use one of {', '.join(SPLITS)}")
+            raise KitError(f"{where}: unknown split {row_split[:40]!r}; use one of {', '.join(SPLITS)}")
         filled = [column for column in caption if row[column].strip()] or caption[:1]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")
@@ -70,7 +70,7 @@ def table(
         clips.append(audio_clip(folder, file, source, kept, by_split[kept], freesound_id=ids.get(file)))
     missing = [clip.path for clip in clips if clip.seconds is None]
     if len(missing) == len(clips):
-        raise DataError(f"{missing[0]}: no readable audio, nor any other file of the table; give the folder: --folder")
+        raise KitError(f"{missing[0]}: no readable audio, nor any other file of the table; give the folder: --folder")
     write_manifest(out, clips)
     note = f", {len(missing)} without readable audio, such as {missing[0]}" if missing else ""
     captions = counted(sum(len(clip.captions) for clip in clips), "caption")

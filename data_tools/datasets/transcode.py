@@ -16,7 +16,7 @@ import typer
 
 from data_tools.audio import encoded, read_audio
 from data_tools.cli import counted, each
-from data_tools.errors import AudioError, DataError
+from data_tools.errors import AudioError, KitError
 from data_tools.files import remove_parts, writing
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
@@ -63,7 +63,7 @@ def transcode(
     try:
         encoded(np.zeros(rate), rate, format.upper(), SUBTYPES[format])
     except soundfile.LibsndfileError as error:
-        raise DataError(f"--rate {rate}: {format} has no such rate ({error.error_string})") from None
+        raise KitError(f"--rate {rate}: {format} has no such rate ({error.error_string})") from None
     remove_parts(out)  # of a killed call
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda clip: convert(clip, out, rate, format), clips)

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from data_tools.cli import Manifest, counted
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.exclusion import Lists, read_exclusions
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
@@ -43,12 +43,12 @@ class _File(BaseModel):
 
 
 def audio_folder(path: Path) -> Path:
-    """Return the folder with the audio of <root>/json_files/<part>/<name>.json. Raises DataError for none."""
+    """Return the folder with the audio of <root>/json_files/<part>/<name>.json. Raises KitError for none."""
     lists, part = path.absolute().parent.parent, path.absolute().parent.name
     for above in _AUDIO_FOLDERS:
         if lists.name == "json_files" and (folder := lists.parent / above / part).is_dir():
             return folder
-    raise DataError(f"{path}: the folder with the audio of this file is unknown; name it by --audio")
+    raise KitError(f"{path}: the folder with the audio of this file is unknown; name it by --audio")
 
 
 def wavcaps(json: Path, *, out: Manifest, audio: Path | None = None, name: str = "", exclude: Lists = None) -> None:
@@ -77,12 +77,12 @@ def wavcaps(json: Path, *, out: Manifest, audio: Path | None = None, name: str =
         elif file is None:
             missing += 1
         elif file in clips:
-            raise DataError(f"{json}, item {number}: {file} is the audio of an earlier item too; keep one of them")
+            raise KitError(f"{json}, item {number}: {file} is the audio of an earlier item too; keep one of them")
         else:
             facts = {"freesound_id": freesound_id, "uploader": item.author}
             clips[file] = audio_clip(audio, file, source, "train", [item.caption], **facts)
     if not clips:
-        raise DataError(f"{audio}: no audio of an allowed item of {json.name}; give its folder by --audio")
+        raise KitError(f"{audio}: no audio of an allowed item of {json.name}; give its folder by --audio")
     write_manifest(out, clips.values())
     print(f"left out: {missing} without audio, {excluded} on exclusion lists")
     print(f"wrote {out}: {counted(len(clips), 'clip')}")

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPErrorProcessor, Request, build_opener
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.freesound.store import DAY, PAGE_SIZE, Store
 
 SITE = "https://freesound.org"
@@ -28,7 +28,7 @@ IDLE = 60  # seconds without a byte after which a connection is given up
 log = logging.getLogger(__name__)
 
 
-class RefusedError(DataError):
+class RefusedError(KitError):
     """A search that the server refuses: it is wrong or too long."""
 
 
@@ -54,7 +54,7 @@ class Api:
     """
 
     def __init__(self, store: Store, per_minute: int = 60, per_day: int = 2000) -> None:
-        """Read the address and the key; the store counts requests. Raises DataError as read_access does."""
+        """Read the address and the key; the store counts requests. Raises KitError as read_access does."""
         self._store, self._limits = store, ((per_minute, 60.0), (per_day, DAY))
         self.site, self._key = read_access()
 
@@ -62,7 +62,7 @@ class Api:
         """Return the number of sounds on Freesound, and the highest id."""
         page = self._search(sort="created_desc", page_size=1)
         if not page["results"]:
-            raise DataError(f"{self.site}: the API has no sounds; try again later")
+            raise KitError(f"{self.site}: the API has no sounds; try again later")
         return int(page["count"]), int(page["results"][0]["id"])
 
     def sounds(self, ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ class Api:
         Raises:
             BrokenError: The server fails repeatedly for this search, but not for another one.
             RefusedError: The server refuses this search.
-            DataError: The key is refused, or the server does not answer for hours.
+            KitError: The key is refused, or the server does not answer for hours.
         """
         query = {"query": "", "fields": FIELDS, **parameters}
         failures = 0
@@ -95,7 +95,7 @@ class Api:
             if status == 200 and isinstance(content.get("results"), list):
                 return content
             if status in (401, 403):
-                raise DataError(f"{self.site} refuses the key ({detail or status}); correct FREESOUND_API_KEY")
+                raise KitError(f"{self.site} refuses the key ({detail or status}); correct FREESOUND_API_KEY")
             is_down = "connect" in detail or "HTTP 5" in detail  # how the API says that its search is down
             if 400 <= status < 500 and status != 429 and not is_down:
                 raise RefusedError(f"{self.site} refuses the search: {status} {detail}")
@@ -106,7 +106,7 @@ class Api:
                 wait = 3600.0 if "/day" in detail else 60.0 if status == 429 else min(LONGEST_WAIT, 2.0**attempt)
                 log.info("%s: %s %s; next attempt in %.0f s", self.site, status or "no answer", detail, wait)
                 time.sleep(wait)
-        raise DataError(f"{self.site} does not answer; run the same command later to continue")
+        raise KitError(f"{self.site} does not answer; run the same command later to continue")
 
     def _get(self, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Make one search; return its status (0: no answer) and its JSON content, {} for a page of HTML."""
@@ -126,10 +126,10 @@ class Api:
 
 
 def read_access() -> tuple[str, str]:
-    """Return the address and the key of the API. Raises DataError for a missing key, or another address."""
+    """Return the address and the key of the API. Raises KitError for a missing key, or another address."""
     site, key = os.environ.get("FREESOUND_API") or SITE, os.environ.get("FREESOUND_API_KEY", "").strip()
     if site != SITE and urlsplit(site).hostname not in ("127.0.0.1", "localhost"):
-        raise DataError(f"FREESOUND_API: the key is sent to {SITE}, or to an address of this machine only")
+        raise KitError(f"FREESOUND_API: the key is sent to {SITE}, or to an address of this machine only")
     if not key.isalnum():
-        raise DataError("no API key; get one at freesound.org/apiv2/apply, and set FREESOUND_API_KEY to its characters")
+        raise KitError("no API key; get one at freesound.org/apiv2/apply, and set FREESOUND_API_KEY to its characters")
     return site, key

@@ -17,7 +17,7 @@ import typer
 from data_tools.audio import encoded, read_audio
 from data_tools.cli import counted, each
 from data_tools.datasets.download import transfer
-from data_tools.errors import AudioError, DataError
+from data_tools.errors import AudioError, KitError
 from data_tools.exclusion import Exclusions, read_exclusions
 from data_tools.files import lock_of, remove_parts, writing
 from data_tools.freesound.api import SITE, Api, read_access
@@ -79,7 +79,7 @@ _COLUMNS = "id, ifnull(name, ''), ifnull(username, ''), ifnull(license, ''), dur
 def read_scores(path: Path) -> list[Scored]:
     """Return the score, id and text of each row, best first.
 
-    Raises DataError for bad rows.
+    Raises KitError for bad rows.
     """
     rows: dict[int, Scored] = {}
     for line, row in read_table(path, ["freesound_id", "score", "text"]):
@@ -88,7 +88,7 @@ def read_scores(path: Path) -> list[Scored]:
         except ValueError:
             number, score = 0, -1.0
         if number in rows or not 0 <= score <= 1:
-            raise DataError(f"{path}, line {line}: a bad or repeated id, or no score from 0 to 1; run classify again")
+            raise KitError(f"{path}, line {line}: a bad or repeated id, or no score from 0 to 1; run classify again")
         rows[number] = (score, number, row["text"])
     return sorted(rows.values(), key=lambda row: (-row[0], row[1]))
 
@@ -171,7 +171,7 @@ def fetch_sounds(sounds: Sequence[Sound], out: Path, rate: int) -> dict[int, str
                 raise AudioError(f"the preview lasts {len(wave) / rate:.2f} s, not {sound.seconds} s as stated")
             with writing(sound.file(out)) as file:
                 file.write(encoded(wave, rate, "FLAC", "PCM_16"))
-        except DataError as error:
+        except KitError as error:
             lost[sound.id] = str(error).removeprefix(f"{part}: ")
         finally:
             part.unlink(missing_ok=True)
@@ -214,7 +214,7 @@ def fetch(
     """
     criteria = Criteria(threshold, seconds, licences or tuple(LICENCES), ai_preferences or PREFERENCES[:-1])
     for name in (*set(criteria.licences).difference(LICENCES), *set(criteria.preferences).difference(PREFERENCES)):
-        raise DataError(f"{name}: no such licence or AI preference; see lbar data fetch --help")
+        raise KitError(f"{name}: no such licence or AI preference; see lbar data fetch --help")
     exclusions = read_exclusions([path for path in exclude if str(path) != "none"])
     read_access()
     scored = read_scores(scores)
@@ -234,7 +234,7 @@ def fetch(
         facts = {"freesound_id": str(one.id), "licence": one.licence, "uploader": one.uploader}
         clips.append(audio_clip(out, name, "freesound", "train", [one.caption], **facts))
     if not clips:
-        raise DataError(f"{out}: no sound could be fetched ({counted(len(lost), 'sound')} in lost.csv)")
+        raise KitError(f"{out}: no sound could be fetched ({counted(len(lost), 'sound')} in lost.csv)")
     write_table(out / "ATTRIBUTION.csv", ["file_name", "title", "uploader", "licence", "page", "changes"], table)
     write_manifest(out / "manifest.jsonl", clips)
     missing = f"; {counted(len(lost), 'sound')} could not be fetched (lost.csv)" if lost else ""

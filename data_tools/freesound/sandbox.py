@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from data_tools.audio import encoded
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.freesound.fetch import PREFERENCES
 from data_tools.scenes.captions import describe, describe_noisily
 from data_tools.scenes.mix import KINDS, SECONDS, Event, draw_events, render
@@ -141,7 +141,7 @@ async def serve(server: Sandbox, port: int, then: list[str]) -> None:
             words = [sys.executable, "-m", "data_tools", *shlex.split(command)]
             process = await asyncio.create_subprocess_exec(*words, env=os.environ | settings)
             if status := await process.wait():
-                raise DataError(f"lbar data {command}: failed with exit status {status}")
+                raise KitError(f"lbar data {command}: failed with exit status {status}")
     finally:
         await runner.cleanup()
 

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 
 DAY = 86_400.0  # seconds
 PAGE_SIZE = 150  # ids in a block: the API's maximum of results
@@ -38,10 +38,10 @@ def open_store(path: Path, create: bool = False) -> Iterator["Store"]:
         create: Make a missing file.
 
     Raises:
-        DataError: The file is missing, or is no store.
+        KitError: The file is missing, or is no store.
     """
     if not create and not (path.is_file() and path.stat().st_size):  # SQLite would make a store of an empty file
-        raise DataError(f"{path}: no such store; make it with lbar data crawl {path}")
+        raise KitError(f"{path}: no such store; make it with lbar data crawl {path}")
     try:
         with closing(sqlite3.connect(path, timeout=60)) as database:
             if create:
@@ -49,7 +49,7 @@ def open_store(path: Path, create: bool = False) -> Iterator["Store"]:
                 database.executescript(_SCHEMA)
             yield Store(database)
     except sqlite3.Error as error:
-        raise DataError(f"{path}: not a usable store ({error}); free disk space, or name another file") from None
+        raise KitError(f"{path}: not a usable store ({error}); free disk space, or name another file") from None
 
 
 class Store:

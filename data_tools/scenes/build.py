@@ -18,7 +18,7 @@ import typer
 
 from data_tools.audio import encoded
 from data_tools.cli import counted, each
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import checksum, read_json, remove_parts, write_json, writing
 from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, Window, write_moments
@@ -158,7 +158,7 @@ def ceiling(folder: Path, split: str) -> float:
 
     A caption's own clip is tied with all clips of the split with the same label. With g such clips, ranks 1 .. g are
     equally likely, so the expected AP@10 is (1/g) * sum_{r=1..min(g,10)} 1/r. In an overlap the order of the events
-    does not matter. Raises DataError for a folder without labels.csv, and a split without clips.
+    does not matter. Raises KitError for a folder without labels.csv, and a split without clips.
     """
     groups = Counter[tuple[str, ...]]()
     for _, row in read_table(folder / "labels.csv", LABELS):
@@ -166,7 +166,7 @@ def ceiling(folder: Path, split: str) -> float:
             names = row["events"].split(";")
             groups[row["kind"], *(sorted(names) if row["kind"] == "overlap" else names)] += 1
     if not groups:
-        raise DataError(f"{folder / 'labels.csv'}: no clips in the split {split}; choose another split")
+        raise KitError(f"{folder / 'labels.csv'}: no clips in the split {split}; choose another split")
     return sum(sum(1 / rank for rank in range(1, min(size, 10) + 1)) for size in groups.values()) / groups.total()
 
 
@@ -212,15 +212,15 @@ def draw_queries(
 
 
 def claim(out: Path, settings: Settings) -> None:
-    """Record the settings of a new folder. Raises DataError for a folder with other settings or content."""
+    """Record the settings of a new folder. Raises KitError for a folder with other settings or content."""
     path, wanted = out / "scenes.json", json.loads(json.dumps(asdict(settings)))
     if not path.is_file():
         if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
-            raise DataError(f"{out}: contains files but no scenes.json; choose a new or empty folder")
+            raise KitError(f"{out}: contains files but no scenes.json; choose a new or empty folder")
         write_json(path, wanted)
     begun = dict(read_json(path))
     if changed := [key for key in wanted if begun.get(key) != wanted[key]]:
-        raise DataError(f"{out}: was made with another {', '.join(changed)}; choose another folder or delete this one")
+        raise KitError(f"{out}: was made with another {', '.join(changed)}; choose another folder or delete this one")
     remove_parts(out)
 
 
@@ -258,9 +258,9 @@ def scenes(
     asked = zip(SPLITS, (development, validation, evaluation), usual, strict=True)
     counts = {split: number for split, given, least in asked if (number := least if given is None else given) > 0}
     if not counts:
-        raise DataError("no clips are asked for; give one number above 0")
+        raise KitError("no clips are asked for; give one number above 0")
     if captions != "5" and (moments or (captions == "noisy" and held_out)):
-        raise DataError(f"--captions {captions} does not work with the other options; leave it out")
+        raise KitError(f"--captions {captions} does not work with the other options; leave it out")
     settings = Settings(
         name=check_source(name or out.absolute().name),
         seed=seed,
@@ -276,7 +276,7 @@ def scenes(
     }
     for split, pool in pools.items():
         if len(pool) < max(KINDS.values()):
-            raise DataError(f"{recordings}: the folds of {split} have {len(pool)} categories, 3 are needed")
+            raise KitError(f"{recordings}: the folds of {split} have {len(pool)} categories, 3 are needed")
     claim(out, settings)
     clips = (make_moments if moments else make_scenes)(out, settings, pools)
     write_manifest(out / "manifest.jsonl", clips)

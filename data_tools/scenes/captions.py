@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, VALIDATION_SPLITS, Split
 from data_tools.settings import parse_yaml
 
@@ -55,7 +55,7 @@ def describe(
         count: Number of captions.
         held_out: This share of the phrasings (wordings of a sound class) and of the templates is not used here.
         taken: Texts that are already in use.
-    Raises DataError if no other wording is found.
+    Raises KitError if no other wording is found.
     """
     templates = not_held_out(TEMPLATES[kind], held_out)
     captions: dict[str, str] = {}
@@ -72,7 +72,7 @@ def describe(
                 captions.setdefault(text, dressed)
         if len(captions) >= count:
             return list(captions.values())[:count]
-    raise DataError(f"no unused caption is left for a scene of {kind} {', '.join(events)}; ask for fewer clips")
+    raise KitError(f"no unused caption is left for a scene of {kind} {', '.join(events)}; ask for fewer clips")
 
 
 def describe_event(rng: np.random.Generator, name: str, split: Split, held_out: float) -> str:

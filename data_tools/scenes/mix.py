@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_tools.audio import read_audio
-from data_tools.errors import AudioError, DataError
+from data_tools.errors import AudioError, KitError
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, filtered_noise, synthesise
 from data_tools.tables import read_table
 
@@ -81,24 +81,24 @@ class TimedEvent(NamedTuple):
 
 
 def table_path(folder: Path) -> Path:
-    """Return the path of the table of a folder in ESC-50's layout. Raises DataError if it is missing."""
+    """Return the path of the table of a folder in ESC-50's layout. Raises KitError if it is missing."""
     for path in (folder / "meta" / "esc50.csv", folder / "esc10.csv"):
         if path.is_file():
             return path
-    raise DataError(f"{folder}: not in ESC-50's layout, which needs meta/esc50.csv (or esc10.csv) and audio/")
+    raise KitError(f"{folder}: not in ESC-50's layout, which needs meta/esc50.csv (or esc10.csv) and audio/")
 
 
 def read_recordings(folder: Path, folds: Sequence[str]) -> dict[str, list[Recording]]:
     """Return the recordings of the given folds by category, sorted.
 
     The table has filename or file_name, fold and category; author, clip_license and freesound_url are optional.
-    Raises DataError for a missing table.
+    Raises KitError for a missing table.
     """
     path = table_path(folder)
     rows = read_table(path, ["fold", "category"])
     column = "filename" if "filename" in rows[0][1] else "file_name"
     if column not in rows[0][1]:
-        raise DataError(f"{path}: no column filename, only {', '.join(rows[0][1])}; add it")
+        raise KitError(f"{path}: no column filename, only {', '.join(rows[0][1])}; add it")
     pool: dict[str, list[Recording]] = {}
     for row in sorted((row for _, row in rows), key=lambda row: (row["category"], row[column])):
         if row["fold"] in folds:

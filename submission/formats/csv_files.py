@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_tools.errors import KitError
 from data_tools.files import writing
 from submission.editions import EDITIONS, Edition
-from submission.errors import SubmissionError
 from submission.formats.problems import Problem, require_none
 from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.truth import relevant_names, require_distinct
@@ -39,7 +39,7 @@ class Submission(NamedTuple):
 def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     """Write the CSV that an edition requires.
 
-    Raises SubmissionError for a matrix that a CSV cannot represent.
+    Raises KitError for a matrix that a CSV cannot represent.
     """
     with writing(path) as file:
         file.write(csv_of(matrix, edition))
@@ -66,7 +66,7 @@ def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
         return _checked_csv(matrix, edition, [edition.query_column, *names], scores)
     length = edition.for_pool(len(names)).ranking_length
     if len(names) < length:
-        raise SubmissionError(f"a row of edition {edition.name} lists {length} clips; rank a larger pool")
+        raise KitError(f"a row of edition {edition.name} lists {length} clips; rank a larger pool")
     return _ranked_csv(matrix, ranked_columns(matrix.values, names, length), edition)
 
 
@@ -82,7 +82,7 @@ def _checked_csv(labels: Labels, edition: Edition, header: list[str], cells: Ite
     writer.writerows([query, *row] for query, row in zip(labels.query_texts, cells, strict=True))
     data = text.getvalue().encode()
     if problems := check_csv(data, edition, labels).problems:
-        raise SubmissionError(f"the CSV would have a problem: {problems[0]}")
+        raise KitError(f"the CSV would have a problem: {problems[0]}")
     return data
 
 
@@ -124,7 +124,7 @@ def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
 
     In a ranked CSV, the clips of a row score as many points as ranks follow, and all others 0.
 
-    Raises SubmissionError for a file with problems.
+    Raises KitError for a file with problems.
     """
     header, rows, problems = check_csv(path.read_bytes(), edition, truth)
     require_none(path, problems)

@@ -15,10 +15,10 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
+from data_tools.errors import KitError
 from data_tools.files import require_file, writing
 from data_tools.moments import read_published
 from submission.editions import MAX_WINDOWS
-from submission.errors import SubmissionError
 from submission.formats.problems import Problem, require_none
 
 Seconds = Annotated[float, Field(allow_inf_nan=False, strict=True)]
@@ -92,10 +92,10 @@ class MomentTruth(NamedTuple):
     def windows(self) -> dict[str, list[Window]]:
         """Return the true windows of each query.
 
-        Raises SubmissionError for a blind list.
+        Raises KitError for a blind list.
         """
         if self.is_blind:
-            raise SubmissionError(f"{self.name}: no true windows; only the organisers can score a blind list")
+            raise KitError(f"{self.name}: no true windows; only the organisers can score a blind list")
         return {qid: query.windows or [] for qid, query in self.queries.items()}
 
 
@@ -121,7 +121,7 @@ def read_moment_truth(path: Path) -> MomentTruth:
 
 
 def read_answers(path: Path, truth: MomentTruth | None = None) -> list[Answer]:
-    """Read found windows. Raises SubmissionError for a file with problems."""
+    """Read found windows. Raises KitError for a file with problems."""
     require_file(path)
     answers, problems, _ = check_answers(path.read_bytes(), truth)
     require_none(path, problems)

@@ -12,9 +12,9 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from data_tools.errors import KitError
 from data_tools.files import writing
 from data_tools.manifest import read_lines
-from submission.errors import SubmissionError
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
@@ -42,10 +42,10 @@ def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
 def read_pairs(path: Path) -> list[Pair]:
     """Read pairs, judged or not.
 
-    Raises SubmissionError for a wrong or repeated pair.
+    Raises KitError for a wrong or repeated pair.
     """
     pairs: dict[tuple[str, str], Pair] = {}
     for number, pair in read_lines(path, _PAIR):
         if pairs.setdefault((pair.query, pair.clip), pair) is not pair:
-            raise SubmissionError(f"{path}, line {number}: this query and clip are repeated")
+            raise KitError(f"{path}, line {number}: this query and clip are repeated")
     return list(pairs.values())

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.errors import KitError
 from data_tools.files import read_json, require_file, write_json, writing
-from submission.errors import SubmissionError
 from submission.ordering import require_finite
 
 
@@ -34,19 +34,19 @@ class Labels:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise SubmissionError for labels that contradict each other."""
+        """Raise KitError for labels that contradict each other."""
         rows, columns = self.shape
         texts = [self.query_ids, self.query_texts, self.clip_ids, self.file_names]
         if 0 in self.shape or [*map(len, texts), len(self.relevant)] != [rows, rows, columns, columns, rows]:
-            raise SubmissionError(f"scores of shape {self.shape} need as many texts, names and lists of relevant clips")
+            raise KitError(f"scores of shape {self.shape} need as many texts, names and lists of relevant clips")
         if not all(isinstance(text, str) for names in texts for text in names):
-            raise SubmissionError("an id, text or file name is no text; write it in quotes")
+            raise KitError("an id, text or file name is no text; write it in quotes")
         pool = set(self.clip_ids)
         if len(pool) < columns or len(set(self.query_ids)) < rows:
-            raise SubmissionError("the ids of clips or queries are not unique")
+            raise KitError("the ids of clips or queries are not unique")
         for query, clips in zip(self.query_ids, self.relevant, strict=True):
             if clips is not None and not 0 < len(clips) == len(pool.intersection(clips)):
-                raise SubmissionError(f"query {query!r}: its relevant clips are none, repeated, or not in the pool")
+                raise KitError(f"query {query!r}: its relevant clips are none, repeated, or not in the pool")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -67,11 +67,11 @@ class ScoreMatrix(Labels):
     depth: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise SubmissionError for scores of another shape, NaN or infinity."""
+        """Raise KitError for scores of another shape, NaN or infinity."""
         super().__post_init__()
         if self.values.dtype != np.float32 or self.values.shape != self.shape:
             found = f"{self.values.dtype} of shape {self.values.shape}"
-            raise SubmissionError(f"scores must be float32 of shape {self.shape}, not {found}")
+            raise KitError(f"scores must be float32 of shape {self.shape}, not {found}")
         require_finite(self.values)
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[np.ndarray]) -> No
 def read_scores(path: Path) -> ScoreMatrix:
     """Read a score matrix.
 
-    Raises SubmissionError if NAME.npy or NAME.json is missing or damaged.
+    Raises KitError if NAME.npy or NAME.json is missing or damaged.
     """
     sidecar = _sidecar(path)
     for half in (path, sidecar):
@@ -136,10 +136,10 @@ def read_scores(path: Path) -> ScoreMatrix:
             values=values,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SubmissionError(f"{path}: no score matrix ({error}); write it again") from None
+        raise KitError(f"{path}: no score matrix ({error}); write it again") from None
 
 
 def _sidecar(path: Path) -> Path:
     if path.suffix != ".npy":
-        raise SubmissionError(f"{path}: no score matrix; give the name NAME.npy")
+        raise KitError(f"{path}: no score matrix; give the name NAME.npy")
     return path.with_suffix(".json")

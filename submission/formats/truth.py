@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mode
 
+from data_tools.errors import KitError
 from data_tools.tables import caption_columns, read_table
-from submission.errors import SubmissionError
 from submission.formats.problems import Problem
 from submission.formats.score_matrix import Labels
 
@@ -33,7 +33,7 @@ def relevant_names(labels: Labels) -> Relevant:
 def read_captions(path: Path) -> Labels:
     """Read a captions file in Clotho's format.
 
-    Every caption is a query, the file of its row is relevant. Raises SubmissionError for a caption of several files: a
+    Every caption is a query, the file of its row is relevant. Raises KitError for a caption of several files: a
     CSV could not distinguish these queries. Clotho has 16, all in the development split; the official script scores the
     last file only.
     """
@@ -44,12 +44,12 @@ def read_captions(path: Path) -> Labels:
     for line, row in rows:
         name, texts = row["file_name"], [row[column] for column in columns]
         if name in pool or not all(text.strip() for text in (name, *texts)):
-            raise SubmissionError(f"{path}: {Problem(line, 'a cell is empty, or a file name is repeated', name)}")
+            raise KitError(f"{path}: {Problem(line, 'a cell is empty, or a file name is repeated', name)}")
         pool.add(name)
         for text in texts:
             if relevant.setdefault(text, [name]) != [name]:
                 problem = Problem(line, "another file has the same caption", text)
-                raise SubmissionError(f"{path}: {problem}; score the score matrix")
+                raise KitError(f"{path}: {problem}; score the score matrix")
     return labels_of(relevant, pool)
 
 
@@ -64,11 +64,11 @@ def read_blind_set(queries: Path, audio: Path) -> Labels:
 
     names, _ = audio_tree(audio)
     if not names:
-        raise SubmissionError(f"{audio}: no audio file")
+        raise KitError(f"{audio}: no audio file")
     relevant: dict[str, list[str] | None] = {}
     for line, row in read_table(queries, ["caption"]):
         if (text := row["caption"]) in relevant or not text.strip():
-            raise SubmissionError(f"{queries}: {Problem(line, 'the query is empty or repeated', text)}")
+            raise KitError(f"{queries}: {Problem(line, 'the query is empty or repeated', text)}")
         relevant[text] = None
     return labels_of(relevant, names)
 
@@ -86,28 +86,28 @@ def read_annotations(path: Path, labels: Labels) -> Relevant:
     for line, row in read_table(path, ["query", "audio_filenames"]):
         text, listed = row["query"], row["audio_filenames"]
         if text not in queries or text in relevant:
-            raise SubmissionError(f"{path}: {Problem(line, 'unknown or repeated query', text, queries)}")
+            raise KitError(f"{path}: {Problem(line, 'unknown or repeated query', text, queries)}")
         try:
             names = set(ast.literal_eval(listed))
         except (ValueError, SyntaxError, TypeError):
             names = set()
         if not names or not names <= pool:
-            raise SubmissionError(f"{path}: {Problem(line, 'no list of known file names', listed)}")
+            raise KitError(f"{path}: {Problem(line, 'no list of known file names', listed)}")
         relevant[text] = sorted(names)
     return relevant
 
 
 def require_distinct(labels: Labels) -> None:
-    """Raise SubmissionError for equal texts or equal file names."""
+    """Raise KitError for equal texts or equal file names."""
     require_distinct_names(labels)
     _require_different(labels.query_texts)
 
 
 def require_distinct_names(labels: Labels) -> None:
-    """Raise SubmissionError for equal file names."""
+    """Raise KitError for equal file names."""
     _require_different(labels.file_names)
 
 
 def _require_different(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        raise SubmissionError(f"two queries or clips have the same name {mode(names)!r}; a CSV needs one for each")
+        raise KitError(f"two queries or clips have the same name {mode(names)!r}; a CSV needs one for each")

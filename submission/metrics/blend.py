@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from data_tools.errors import KitError
 from submission.editions import Edition
-from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import summarise_matrix
 from submission.ordering import ranked_columns
@@ -72,12 +72,12 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
 
 def require_disjoint(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
-    """Raise SubmissionError for common clips or different models."""
+    """Raise KitError for common clips or different models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
         if shared := set(test.clip_ids) & set(weighted.clip_ids):
-            raise SubmissionError(f"{name} and {other} have clips in common, first {min(shared)!r}; use validation")
+            raise KitError(f"{name} and {other} have clips in common, first {min(shared)!r}; use validation")
         if models_of(test.facts) != models_of(weighted.facts):
-            raise SubmissionError(f"{name} and {other} come from different models; give them in the same order")
+            raise KitError(f"{name} and {other} come from different models; give them in the same order")
 
 
 def models_of(facts: Mapping[str, Any]) -> list[Any]:
@@ -89,11 +89,9 @@ def models_of(facts: Mapping[str, Any]) -> list[Any]:
 
 
 def require_same_labels(parts: Mapping[str, ScoreMatrix]) -> None:
-    """Raise SubmissionError for matrices of other queries or clips."""
+    """Raise KitError for matrices of other queries or clips."""
     (first_name, first), *others = parts.items()
     for name, part in others:
         for field in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, field) != getattr(first, field):
-                raise SubmissionError(
-                    f"{name} and {first_name} have different {field.replace('_', ' ')}, or in another order"
-                )
+                raise KitError(f"{name} and {first_name} have different {field.replace('_', ' ')}, or in another order")

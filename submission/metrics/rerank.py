@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from data_tools.errors import KitError
 from submission.editions import Edition
-from submission.errors import SubmissionError
 from submission.formats.pairs import Pair
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.blend import standardised
@@ -23,14 +23,14 @@ Judged = Mapping[int, Mapping[int, float]]  # the judge's scores by row and colu
 def judged_rows(matrix: ScoreMatrix, pairs: Iterable[Pair]) -> Judged:
     """Return the judged clips of each query.
 
-    Raises SubmissionError for a pair that is not in the matrix.
+    Raises KitError for a pair that is not in the matrix.
     """
     rows = {query: row for row, query in enumerate(matrix.query_ids)}
     columns = {clip: column for column, clip in enumerate(matrix.clip_ids)}
     found: dict[int, dict[int, float]] = {}
     for pair in pairs:
         if pair.query not in rows or pair.clip not in columns:
-            raise SubmissionError(f"query {pair.query!r} or clip {pair.clip!r} is not in the score matrix")
+            raise KitError(f"query {pair.query!r} or clip {pair.clip!r} is not in the score matrix")
         if pair.judge is not None:
             found.setdefault(rows[pair.query], {})[columns[pair.clip]] = pair.judge
     names = matrix.file_names

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_tools.cli import counted
+from data_tools.errors import KitError
 from submission.editions import Edition, format_metric
-from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Relevant
 from submission.metrics.intervals import (
@@ -175,7 +175,7 @@ def ranks_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     Clips without captions are left out. Captions with equal scores are sorted by their texts.
     """
     if matrix.depth is not None:
-        raise SubmissionError("a ranked CSV ranks only clips; give its score matrix to rank captions")
+        raise KitError("a ranked CSV ranks only clips; give its score matrix to rank captions")
     captions: dict[int, list[int]] = {}
     for row, columns in enumerate(matrix.relevant_columns()):
         for column in columns:
@@ -195,7 +195,7 @@ def _ranks(values: np.ndarray, relevant: list[list[int]], queries: list[str], po
         pool: (C,) names, which order equal scores.
     """
     if not relevant or not all(relevant):
-        raise SubmissionError("the relevant clips of a query are not known, so it cannot be scored")
+        raise KitError("the relevant clips of a query are not known, so it cannot be scored")
     groups = group_numbers(map(frozenset, relevant))
     return RelevantRanks(relevant_ranks(values, relevant, pool), sizes(relevant), groups, queries, len(pool))
 
@@ -268,7 +268,7 @@ def summarise_moments(predictions: Mapping[str, Windows], truth: "MomentTruth", 
     scores = score_moments(predictions, windows)
     qids = list(scores[primary])
     if not qids:
-        raise SubmissionError(f"{truth.name}: no true window that counts, so no query can be scored")
+        raise KitError(f"{truth.name}: no true window that counts, so no query can be scored")
     vids = [truth.queries[qid].vid for qid in qids]
     n_true = sizes(windows[qid] for qid in qids)
     by_length: dict[str, float] = {}
@@ -320,10 +320,10 @@ def _values_of(system: Summary, other: Summary) -> np.ndarray:
     row_of = {text: row for row, text in enumerate(theirs.texts)}
     are_unique = len(row_of) == len(theirs.texts) == len(own.texts) and row_of.keys() == set(own.texts)
     if own.texts != theirs.texts and not are_unique:
-        raise SubmissionError("the systems have different queries, or one twice in another order; compare the same")
+        raise KitError("the systems have different queries, or one twice in another order; compare the same")
     rows = [row_of[text] for text in own.texts] if are_unique else [*range(len(own.texts))]
     if own.n_pool != theirs.n_pool or (own.n_relevant != theirs.n_relevant[rows]).any():
-        raise SubmissionError("the systems have different pools or relevant clips; compare the same data")
+        raise KitError("the systems have different pools or relevant clips; compare the same data")
     return np.asarray(other.per_query[system.primary][rows])
 
 

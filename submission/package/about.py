@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from data_tools.errors import KitError
 from data_tools.files import require_file
 from data_tools.settings import Strict, fault_of, parse
-from submission.errors import SubmissionError
 from submission.package.meta_model import Abbreviation, Author, Authors, Text
 
 
@@ -53,7 +53,7 @@ class About(Strict):
 def read_about(path: Path, n_systems: int) -> About:
     """Read about.yaml.
 
-    Raises SubmissionError with all missing or wrong facts, one per line.
+    Raises KitError with all missing or wrong facts, one per line.
     """
     require_file(path, "PACKAGE.md has an example")
     document = parse(path.read_bytes())
@@ -66,7 +66,7 @@ def read_about(path: Path, n_systems: int) -> About:
             keys = ".".join(map(str, fault["loc"]))
             faults.append(f"{path}, line {document.line(fault['loc'])}: {keys or 'the file'}: {fault_of(fault)}")
     if faults:
-        raise SubmissionError("\n".join(faults))
+        raise KitError("\n".join(faults))
     if len(about.systems) != n_systems:
-        raise SubmissionError(f"{path}: systems: {len(about.systems)} described, {n_systems} submitted; describe each")
+        raise KitError(f"{path}: systems: {len(about.systems)} described, {n_systems} submitted; describe each")
     return about

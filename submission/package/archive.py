@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from data_tools.errors import KitError
 from data_tools.files import writing
 from submission.editions import Edition
-from submission.errors import SubmissionError
 from submission.inputs import SCORED, AnyTruth, Findings, check_output
 from submission.package.meta_model import meta_faults
 
@@ -49,7 +49,7 @@ class PackedSystem(NamedTuple):
 def write_archive(path: Path, systems: list[PackedSystem], edition: Edition, report: Path | None) -> None:
     """Write a package, perhaps still without its report.
 
-    Raises SubmissionError with every other problem that check_archive would find.
+    Raises KitError with every other problem that check_archive would find.
     """
     folder = f"{path.stem}/task{edition.task}"
     members = {f"{folder}/{systems[0].label}.technical_report.pdf": report.read_bytes()} if report else {}
@@ -59,7 +59,7 @@ def write_archive(path: Path, systems: list[PackedSystem], edition: Edition, rep
         members[f"{name}.meta.yaml"] = yaml.safe_dump(system.meta, sort_keys=False, allow_unicode=True).encode()
     found = check_members(members, edition, {system.label: system.truth for system in systems})
     if problems := [problem for problem in found.problems if report or problem != NO_REPORT]:
-        raise SubmissionError("\n".join(f"{path} is not written: {problem}" for problem in problems))
+        raise KitError("\n".join(f"{path} is not written: {problem}" for problem in problems))
     with writing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
             archive.writestr(name, data)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from data_tools.errors import KitError
 from submission.editions import Edition
-from submission.errors import SubmissionError
 from submission.formats.csv_files import check_csv, csv_of
 from submission.formats.moments import read_answers, submitted
 from submission.formats.score_matrix import ScoreMatrix, read_scores
@@ -45,7 +45,7 @@ def pack(
         systems.append(Submitted(runs, runs[0].scores if runs else Path(name)))
     about = read_about(about_path, len(systems))
     if problems := dict.fromkeys(_problems(systems, about, edition)):  # a source may be missing in several systems
-        raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
+        raise KitError("\n".join(f"{about_path}: {problem}" for problem in problems))
     packed = [
         _pack_one(one, about, facts, edition, system_label(about, edition, number), about_path.parent)
         for number, (one, facts) in enumerate(zip(systems, about.systems, strict=True), 1)
@@ -111,5 +111,5 @@ def _scores_of(runs: Sequence[Entry], path: Path) -> ScoreMatrix:
     matrix = read_scores(path)
     expected = [model for run in runs for model in models_of(run.matrix.facts)]
     if runs and set(models_of(matrix.facts)) != set(expected):
-        raise SubmissionError(f"{path}: scores of other models than the submitted runs")
+        raise KitError(f"{path}: scores of other models than the submitted runs")
     return matrix

@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from data_tools.errors import KitError
 from data_tools.files import write_text
-from submission.errors import SubmissionError
 from submission.metrics.summary import Summary, compare
 from submission.report import clips, moments
 from submission.report.audio import AudioStore
@@ -54,7 +54,7 @@ def difference(this: Summary, other: Summary) -> list[str]:
     """Return this run minus another, with the paired test; or why there is none."""
     try:
         return this.describe(compare(this, [other]))
-    except SubmissionError as error:
+    except KitError as error:
         return [f"not comparable: {error}", "–", "–"]
 
 

@@ -5,9 +5,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from data_tools.errors import KitError
 from data_tools.files import read_json
 from submission.editions import Edition, get_any_edition
-from submission.errors import SubmissionError
 from submission.formats.moments import Answer, MomentTruth, read_answers, read_moment_truth, windows_by_query
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.metrics.summary import Summary, bounds_or_none, summarise_matrix, summarise_moments
@@ -112,12 +112,12 @@ def open_entry(text: str) -> Entry:
     before, _, entry = text.rpartition(":")
     folder, entry = (Path(text), "") if not before or Path(text).exists() else (Path(before), entry)
     if not (folder / "result.json").is_file():
-        raise SubmissionError(f"{folder} is not a finished run, because result.json is missing; {finish_hint(folder)}")
+        raise KitError(f"{folder} is not a finished run, because result.json is missing; {finish_hint(folder)}")
     result = read_result(folder)
     known = [*result.rank, *result.moments]
     entry = entry or next(iter(known), "")
     if entry not in known:
-        raise SubmissionError(f"{folder}: no entry {entry!r} with metrics; choose one of {', '.join(known) or 'none'}")
+        raise KitError(f"{folder}: no entry {entry!r} with metrics; choose one of {', '.join(known) or 'none'}")
     return Entry(folder, result, read_json(folder / "resolved.json"), entry)
 
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from data_tools.errors import KitError
 from data_tools.files import is_locked, parse_json, require_file, writing
 from data_tools.manifest import Clip
 from data_tools.settings import read_shaped, require_shape
 from data_tools.tables import read_table, write_table
-from submission.errors import SubmissionError
 
 Interval = list[float]  # lower and upper bound
 
@@ -303,7 +303,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> list[dict[str, str]]:
     """Read the table of ranked clips, ordered by ids."""
     rows = {row["clip"]: row for _, row in read_table(path, ["clip", "path", "seconds"])}
     if missing := set(clip_ids) - rows.keys():
-        raise SubmissionError(f"{path}: no line for the clip {min(missing)!r}; rank the run again")
+        raise KitError(f"{path}: no line for the clip {min(missing)!r}; rank the run again")
     return [rows[clip] for clip in clip_ids]
 
 

@@ -19,7 +19,7 @@ import torch
 from data_tools.audio import Resampling, read_audio
 from data_tools.classify.model_files import fetch, folder_problem, local_folder
 from data_tools.datasets.download import cure_of
-from data_tools.errors import DataError, KitError
+from data_tools.errors import KitError
 from data_tools.files import checksum
 from data_tools.manifest import Clip
 from data_tools.settings import Strict
@@ -65,7 +65,7 @@ class Need(NamedTuple):
 
     def folder(self) -> Path | None:
         """Return the model's folder on this machine."""
-        with suppress(DataError):
+        with suppress(KitError):
             return local_folder(self.name, self.model)
         return None
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from data_tools.errors import DataError, KitError
+from data_tools.errors import KitError
 from data_tools.files import require_file
 from data_tools.manifest import Clip, check_caption
 from data_tools.settings import Strict
@@ -72,7 +72,7 @@ class Augmentation:
         """Read the alternatives.
 
         Raises:
-            DataError: The file is missing or does not fit the clips.
+            KitError: The file is missing or does not fit the clips.
             KitError: Fewer than two clips can be mixed.
         """
         self.captions, self.mix = settings.captions, settings.mix
@@ -135,7 +135,7 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> dict[tuple[str, int]
         The alternatives by clip id and number of the caption.
 
     Raises:
-        DataError: The file is missing, a line has an unknown caption or an ambiguous file name, or no line names a
+        KitError: The file is missing, a line has an unknown caption or an ambiguous file name, or no line names a
             training clip.
     """
     require_file(path, "correct the path, or remove its key from the stage's augment")
@@ -148,13 +148,13 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> dict[tuple[str, int]
         where, number, known = f"{path}, line {line}", row["caption"], named.get(row["clip"], [])
         check_caption(row["alternative"], where)
         if len(known) > 1:
-            raise DataError(f"{where}: several clips have the file name {row['clip']!r}; give the clip's id")
+            raise KitError(f"{where}: several clips have the file name {row['clip']!r}; give the clip's id")
         if known and number not in map(str, range(len(known[0].captions))):
-            raise DataError(f"{where}: clip {row['clip']!r} has no caption {number[:40]!r}; they are numbered from 0")
+            raise KitError(f"{where}: clip {row['clip']!r} has no caption {number[:40]!r}; they are numbered from 0")
         if known:
             found.setdefault((known[0].id, int(number)), []).append(row["alternative"])
     if not found:
-        raise DataError(f"{path}: no line names a training clip; name clips by id or file name in the manifest")
+        raise KitError(f"{path}: no line names a training clip; name clips by id or file name in the manifest")
     return found
 
 

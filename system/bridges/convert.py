@@ -143,7 +143,7 @@ def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     Tensors without a counterpart in the model are ignored: classifiers, a temperature, and unused parts of SALSA.
 
     Raises:
-        DataError: The file is missing.
+        KitError: The file is missing.
         KitError: It is not a checkpoint, lacks a tensor of the recipe's model, or has a tensor of another shape.
     """
     known = [f"{name}: {address}" for name, address in ADDRESSES.items()]

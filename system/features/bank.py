@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.errors import DataError, KitError, located
+from data_tools.errors import KitError, located
 from data_tools.files import read_json, write_text
 
 
@@ -38,7 +38,7 @@ class Bank:
             write_text(file, json.dumps(wanted, indent=1) + "\n")
         try:
             found = read_json(file)
-        except DataError as error:
+        except KitError as error:
             raise KitError(f"{error}; {self._again}") from error
         if found != json.loads(json.dumps(wanted)):
             raise KitError(f"{folder}: computed with other settings, {found}, not {wanted}; {self._again}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import is_locked, read_json, require_folder
 from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
@@ -38,7 +38,7 @@ def _row(folder: Path) -> dict[str, Any]:
         epochs = run.read_metrics()
         entries = run.results if run.result.exists() else None
         changes = run.read_provenance().changes if run.provenance.exists() else []
-    except DataError as error:
+    except KitError as error:
         return {"state": "damaged", "changes": str(error).splitlines()[0].removeprefix(f"{folder}/")}
     state = "finished" if entries is not None else "running" if is_locked(folder / "lock") else "unfinished"
     row: dict[str, Any] = {"state": state, "changes": " ".join(changes) or None}

@@ -10,7 +10,7 @@ from data_files import failure, write_wav
 from moment_figures import official_figures
 
 from data_tools.__main__ import main
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.manifest import Clip, audio_clip, read_manifest
 from data_tools.moments import Moment, read_moments, write_moments
 from submission.formats.moments import read_moment_truth
@@ -141,10 +141,10 @@ def test_moments_of_another_manifest_and_of_two_recordings_of_one_name_are_refus
     clips = [
         audio_clip(tmp_path, f"{vid}.wav", "own", "train", [], seconds=9.0) for vid in ("67AE9ZKvECs", "-AheI8Epim4")
     ]
-    with pytest.raises(DataError, match="line 3: the recording -AheI8Epim4 is not"):
+    with pytest.raises(KitError, match="line 3: the recording -AheI8Epim4 is not"):
         read_moments(path, clips[:1])
     for other in (replace(clips[1], file_name=clips[0].file_name), replace(clips[0], id="x/67AE9ZKvECs.wav")):
-        with pytest.raises(DataError, match="same name"):
+        with pytest.raises(KitError, match="same name"):
             read_moments(path, [clips[0], other])
 
 

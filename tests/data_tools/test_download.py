@@ -13,7 +13,7 @@ from sites import Quiet, serving
 
 from data_tools.datasets import download as module
 from data_tools.datasets.download import content_problem, download
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from system.__main__ import main
 from system.audio.checkpoint import load_checkpoint
 from system.audio.panns import Panns
@@ -73,7 +73,7 @@ def test_published_file_is_downloaded_once_and_verified(site, tmp_path):
 
 def test_interrupted_download_is_resumed(site, tmp_path):
     path = tmp_path / "w.pth"
-    with pytest.raises(DataError, match="1,500,000 bytes are kept"):
+    with pytest.raises(KitError, match="1,500,000 bytes are kept"):
         download(f"{site}/broken", path, SHA256)
     assert not path.exists()
     assert download(f"{site}/broken", path, SHA256)
@@ -104,7 +104,7 @@ def test_interrupted_download_gets_the_whole_file_from_a_server_without_ranges(s
 
 def test_partial_download_longer_than_the_file_is_removed(site, tmp_path):
     (tmp_path / "w.pth.part").write_bytes(b"x" * (len(DATA) + 1))
-    with pytest.raises(DataError, match="is published"):
+    with pytest.raises(KitError, match="is published"):
         download(f"{site}/file", tmp_path / "w.pth", SHA256)
     assert download(f"{site}/file", tmp_path / "w.pth", SHA256)
 
@@ -118,20 +118,20 @@ def test_complete_download_that_was_not_verified_yet_is_not_fetched_again(site, 
 
 def test_downloaded_file_with_another_checksum_is_refused_and_removed(site, tmp_path):
     path = tmp_path / "w.pth"
-    with pytest.raises(DataError, match="but 00000000 is published"):
+    with pytest.raises(KitError, match="but 00000000 is published"):
         download(f"{site}/file", path, "00000000")
     assert not path.exists()
     assert not path.with_name("w.pth.part").exists()
     path.write_bytes(b"mine")
-    with pytest.raises(DataError, match="delete"):
+    with pytest.raises(KitError, match="delete"):
         download(f"{site}/file", path, SHA256)
     assert path.read_bytes() == b"mine"
 
 
 def test_download_reports_server_errors(site, tmp_path):
-    with pytest.raises(DataError, match=r"404.*w\.pth"):
+    with pytest.raises(KitError, match=r"404.*w\.pth"):
         download(f"{site}/missing", tmp_path / "w.pth")
-    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/f: cannot be fetched"):
+    with pytest.raises(KitError, match=r"http://127\.0\.0\.1:9/f: cannot be fetched"):
         download("http://127.0.0.1:9/f", tmp_path / "f")
     assert not (tmp_path / "w.pth").exists()
 
@@ -188,7 +188,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("path", REFUSED)
 def test_response_that_is_not_a_checkpoint_is_refused(path, odd, tmp_path):
-    with pytest.raises(DataError, match=REFUSED[path]):
+    with pytest.raises(KitError, match=REFUSED[path]):
         download(odd + path, tmp_path / "w.pth", require_usable=load_checkpoint)
     assert Odd.asked == 1
     assert {file.name for file in tmp_path.iterdir()} <= {"w.pth.lock"}
@@ -210,14 +210,14 @@ def test_truncated_legacy_checkpoint_is_refused(tmp_path):
     whole = (tmp_path / "old.pth").read_bytes()
     for share in (0.3, 0.9, 0.999):
         (tmp_path / "cut.pth").write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(DataError, match=r"cut\.pth.*delete"):
+        with pytest.raises(KitError, match=r"cut\.pth.*delete"):
             download("http://127.0.0.1:9/f", tmp_path / "cut.pth", require_usable=load_checkpoint)
     assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=load_checkpoint)
 
 
 def test_answer_with_another_byte_range_than_requested_is_refused(odd, tmp_path):
     (tmp_path / "w.pth.part").write_bytes(DATA[:100])
-    with pytest.raises(DataError, match="is published"):
+    with pytest.raises(KitError, match="is published"):
         download(f"{odd}/other_part", tmp_path / "w.pth", SHA256)
     assert not (tmp_path / "w.pth").exists()
 
@@ -226,7 +226,7 @@ def test_file_in_place_of_a_download_is_never_changed(site, tmp_path):
     path = tmp_path / "w.bin"
     for content in (b"", PAGE):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=r"w\.bin: is .*delete"):
+        with pytest.raises(KitError, match=r"w\.bin: is .*delete"):
             download(f"{site}/file", path)
         assert path.read_bytes() == content
 

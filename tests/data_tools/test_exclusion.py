@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from data_files import PUBLISHED, rows, write_rows
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.exclusion import read_exclusions
 from data_tools.manifest import Clip, read_manifest, write_manifest
 from data_tools.names import is_freesound_id
@@ -76,21 +76,21 @@ def test_ids_are_digits_and_count_once(tmp_path):
 )
 def test_invalid_exclusion_lists_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message) as output:
+    with pytest.raises(KitError, match=message) as output:
         read_exclusions([tmp_path / name])
     assert "\n" not in str(output.value)
 
 
 def test_exclusion_list_is_refused_if_it_is_missing_or_a_folder_or_has_no_valid_id(tmp_path):
-    with pytest.raises(DataError, match=r"none.csv: no such file"):
+    with pytest.raises(KitError, match=r"none.csv: no such file"):
         read_exclusions([tmp_path / "none.csv"])
-    with pytest.raises(DataError, match="is a folder; name a file"):
+    with pytest.raises(KitError, match="is a folder; name a file"):
         read_exclusions([tmp_path])
     write_manifest(tmp_path / "m.jsonl", [clip(1, None)])
-    with pytest.raises(DataError, match=r"m.jsonl: contains no Freesound id"):
+    with pytest.raises(KitError, match=r"m.jsonl: contains no Freesound id"):
         read_exclusions([tmp_path / "m.jsonl"])
     (tmp_path / "m.jsonl").write_text(json.dumps(asdict(clip(1, "7")) | {"freesound_id": "seven"}) + "\n")
-    with pytest.raises(DataError, match=r"m.jsonl, line 1: freesound_id"):
+    with pytest.raises(KitError, match=r"m.jsonl, line 1: freesound_id"):
         read_exclusions([tmp_path / "m.jsonl"])
 
 
@@ -115,8 +115,8 @@ def test_nonstandard_freesound_id_in_a_manifest_is_refused(tmp_path, freesound_i
     """12 is excluded; in another script, or as a number with a point, it would not be matched."""
     line = asdict(clip(1, "12")) | {"freesound_id": freesound_id}
     (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(DataError, match=r"m.jsonl, line 1: freesound_id"):
+    with pytest.raises(KitError, match=r"m.jsonl, line 1: freesound_id"):
         read_manifest(tmp_path / "m.jsonl")
     (tmp_path / "ids.csv").write_text(f"sound_id\n12\n{freesound_id}\n")
-    with pytest.raises(DataError, match=r"ids.csv, line 3: the id .* is neither digits nor 'Not found'"):
+    with pytest.raises(KitError, match=r"ids.csv, line 3: the id .* is neither digits nor 'Not found'"):
         read_exclusions([tmp_path / "ids.csv"])

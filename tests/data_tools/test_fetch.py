@@ -9,7 +9,7 @@ import soundfile
 from sandboxes import FAST, Sandbox, falling_scores, served, write_scores
 
 from data_tools.__main__ import main
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.exclusion import read_exclusions
 from data_tools.freesound import fetch as fetch_module
 from data_tools.freesound.fetch import LICENCES, PREFERENCES, Criteria, read_scores, select
@@ -140,7 +140,7 @@ def test_sound_that_cannot_be_fetched_is_listed_and_the_others_are_kept(fault, s
         content = site.audio(number)
         if number == bad[0]:
             if fault == "missing":
-                raise DataError("404")
+                raise KitError("404")
             other = next(n for n in site.ids() if abs(site.sound(n)["duration"] - site.sound(number)["duration"]) > 2)
             content = {"page": b"<html>", "short": site.audio(other), "cut": content[: len(content) // 2]}[fault]
         path.write_bytes(content)

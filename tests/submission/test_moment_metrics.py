@@ -9,8 +9,8 @@ import pytest
 from moment_figures import official_figures
 from recorded_run import FOUND, QUERIES, write_true
 
+from data_tools.errors import KitError
 from submission.editions import MOMENTS
-from submission.errors import SubmissionError
 from submission.formats.moments import read_moment_truth
 from submission.metrics.intervals import bootstrap_interval
 from submission.metrics.moments import LENGTHS, THRESHOLDS, score_moments
@@ -238,5 +238,5 @@ def test_summary_has_intervals_over_recordings_and_leaves_out_queries_without_wi
     assert summary.queries.n_relevant.tolist() == [1, 2, 1]
     assert summary.notes[0] == "left out: 1 query without a true window"
     blind = read_moment_truth(write_true(tmp_path / "blind.jsonl", blind=True))
-    with pytest.raises(SubmissionError, match="blind"):
+    with pytest.raises(KitError, match="blind"):
         summarise_moments(FOUND, blind, E2026)

@@ -16,9 +16,9 @@ from pdf import PDF
 from ranked import NAMES, TEXTS, small_matrix, table
 from recorded_run import about, change, write_found, write_moments_run, write_run
 
+from data_tools.errors import KitError
 from submission.__main__ import main
 from submission.editions import EDITIONS, MOMENTS
-from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.summary import summarise_matrix
@@ -330,5 +330,5 @@ def test_entries_are_opened_by_name(here):
     assert blind.scores == Path("run1/scores/blind.npy")
     assert open_entry("run1:last").blind is None
     for name in ("run1:blind", "run1:odd", "about.yaml", "none"):
-        with pytest.raises(SubmissionError):
+        with pytest.raises(KitError):
             open_entry(name)

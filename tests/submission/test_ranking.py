@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from ranked import E2022, small_matrix
 
+from data_tools.errors import KitError
 from submission.editions import EDITIONS
-from submission.errors import SubmissionError
 from submission.formats.csv_files import read_csv
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import read_annotations, read_captions
@@ -182,9 +182,9 @@ def test_compare_matches_queries_in_another_order_and_refuses_others():
     assert (found.better, found.equal, found.worse) == (2, 1, 0)
     twice = replace(one.queries, texts=["x", "x", "y"])
     for other in (replace(one.queries, texts=["a", "b", "c"]), replace(one.queries, n_pool=3), twice):
-        with pytest.raises(SubmissionError, match="compare"):
+        with pytest.raises(KitError, match="compare"):
             compare(one, [summarise(other)])
-    with pytest.raises(SubmissionError, match="compare"):
+    with pytest.raises(KitError, match="compare"):
         compare(summarise(twice), [summarise(replace(twice, texts=["y", "x", "x"]))])
 
 
@@ -201,11 +201,11 @@ def test_annotations_replace_the_relevant_clips(tmp_path):
 
 
 def test_unknown_relevant_clips_and_scores_that_are_not_finite_are_refused():
-    with pytest.raises(SubmissionError, match="known"):
+    with pytest.raises(KitError, match="known"):
         summarise_matrix(small_matrix(relevant=[None] * 24), E2022)
     values = np.zeros((24, 12), np.float32)
     values[11, 3] = np.nan
-    with pytest.raises(SubmissionError, match="row 11"):
+    with pytest.raises(KitError, match="row 11"):
         small_matrix(values=values)
 
 

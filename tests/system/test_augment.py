@@ -11,7 +11,7 @@ import pytest
 from augmented import ALTERNATIVES, clip, table
 from outcomes import digest, lines, refused
 
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from data_tools.tables import read_table
 from system.__main__ import main
@@ -97,7 +97,7 @@ def test_alternatives_files_with_mistakes_are_refused(tmp_path, text, said):
     clips = [DOGS, RAIN, clip("mute.wav"), clip("twin.wav", "a"), clip("twin.wav", "b", source="b")]
     if text is not None:
         (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(KitError, match=said):
         Augmentation(replacing(tmp_path / "a.csv"), clips)
 
 

@@ -14,7 +14,7 @@ from loss_batches import batch_of
 from served import Letters, model_of
 from window_tables import frame_posteriors, moment_posteriors
 
-from data_tools.errors import DataError, KitError
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from system.audio.logmel import LogMel
@@ -139,7 +139,7 @@ def test_training_items_contain_their_windows_but_none_after_the_end(caplog):
     assert [item.windows for item in make_moment_items([clip], [some, none])] == [((59.0, 62.0),)]
     assert "left out 3 windows" in caplog.text
     assert [len(item.windows) for item in make_moment_items([unknown], [some, none])] == [3, 1]
-    with pytest.raises(DataError, match="windows begin"):
+    with pytest.raises(KitError, match="windows begin"):
         make_moment_items([clip], [none])
 
 

@@ -14,11 +14,11 @@ import tiny_moments
 from threads import one_thread  # noqa: F401  a fixture
 from tiny_moments import SECONDS, short_fits  # noqa: F401  a fixture
 
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest, write_manifest
 from data_tools.moments import write_moments
 from submission.__main__ import main as submission
 from submission.editions import MOMENTS, get_moments_edition
-from submission.errors import SubmissionError
 from submission.formats.moments import Answer, MomentQuery, MomentTruth
 from submission.metrics.moments import score_moments
 from submission.metrics.summary import metric_values
@@ -62,7 +62,7 @@ def test_moment_run_finds_tones_and_opens_with_its_queries_and_windows(run):
     assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
     assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
     assert open_entry(str(run)).name == "overlap"
-    with pytest.raises(SubmissionError, match="choose"):
+    with pytest.raises(KitError, match="choose"):
         open_entry(f"{run}:other")
 
 

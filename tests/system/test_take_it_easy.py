@@ -13,7 +13,7 @@ import tiny
 from outcomes import COUNTED, digest, kill_after, lines
 
 from data_tools.datasets.clotho import hold_out
-from data_tools.errors import DataError
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
@@ -145,5 +145,5 @@ def test_hold_out_moves_a_share_of_development_to_validation(world):
     assert [clip.id for clip in held] == [clip.id for clip in clips]
     assert hold_out(clips[::-1], 0.2, 1) == held[::-1]
     assert hold_out(clips, 0.2, 2) != held
-    with pytest.raises(DataError, match="validation"):
+    with pytest.raises(KitError, match="validation"):
         hold_out(read_manifest(world), 0.2, 1)
