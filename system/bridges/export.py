@@ -22,8 +22,7 @@ from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_json, write_text
 from system.bridges.hub import model_card
 from system.bridges.sentence_transformer import write_module
-from system.recipe.imports import imported_files, keep_imports
-from system.recipe.load import text_of
+from system.recipe.load import imported_files, keep_imports, text_of
 from system.runs.checkpoints import save_weights, write_errors
 from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained, open_trained

@@ -41,8 +41,7 @@ from submission.runs.record import (
     repair_hint,
 )
 from system.recipe import schema
-from system.recipe.imports import keep_imports
-from system.recipe.load import Loaded, differing, load_recipe, text_of
+from system.recipe.load import Loaded, differing, keep_imports, load_recipe, text_of
 
 FILES = {  # of a rank entry
     "result": "results/{}.json",

@@ -18,9 +18,8 @@ from data_tools.settings import read_shaped
 from data_tools.words import vocabulary_of
 from submission.runs.record import FittedScore, Record, finish_hint, read_result
 from system.compute.device import device_of, memory_errors, moved
-from system.models.published import how_to_fetch, published_model_settings
 from system.models.retrieval import RetrievalModel
-from system.models.settings import Model
+from system.models.settings import Model, how_to_fetch, published_model_settings
 from system.ranking.entries import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import SUFFIXES, as_change, differing, load_recipe

@@ -24,8 +24,7 @@ from data_tools.manifest import Clip, write_manifest
 from data_tools.moments import Moment, write_moments
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models.published import published_model_settings
-from system.models.settings import Model
+from system.models.settings import Model, published_model_settings
 from system.moments.windows import runs_of_true
 from system.ranking import cache
 from system.recipe.load import RecipeError, load_recipe
