@@ -9,12 +9,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from data_tools.arrays import holds_frames, read_frames
 from data_tools.audio import audio_seconds, sound_problem
 from data_tools.cli import SHOWN, counted, each, ending_in
 from data_tools.errors import AudioError
 from data_tools.exclusion import Exclusions, Lists, read_exclusions
 from data_tools.files import checksum
-from data_tools.frames import holds_frames, read_frames
 from data_tools.manifest import TEST_SPLITS, TRAINING_SPLITS, Clip, read_manifest
 from data_tools.names import plain_id
 from data_tools.tables import write_table

@@ -15,7 +15,7 @@ import typer
 
 from data_tools.cli import add_verb, new_app, run_app
 from data_tools.errors import KitError
-from system.compute.processes import exit_process
+from system.processes import exit_process
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe, or a study (.study.yaml).")]
 MODELS = """RUN or RUN:ENTRY (the checkpoint of a rank entry), an exported model, a recipe without stages, or the
@@ -61,10 +61,10 @@ def run(
         track: Send the metrics of every epoch to a tracker.
         profile: Write torch's trace of N steps to STAGE/trace.json.
     """
-    from system.compute.device import device_of
-    from system.compute.processes import is_first, processes
+    from system.devices import device_of
     from system.experiments.run import run_steps
     from system.experiments.summary import report
+    from system.processes import is_first, processes
     from system.recipe.load import load_recipe
     from system.training.tracking import require_tracker
 

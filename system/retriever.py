@@ -26,9 +26,9 @@ from data_tools.manifest import Clip, Query, audio_clip, of_split, read_manifest
 from data_tools.names import is_audio_name
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
-from system.compute.device import device_of
+from system.devices import device_of
 from system.features.extract import Features, build_features, leave_out_other_lengths
-from system.models.embeddings import Embedded, Embeddings, Units, are_units
+from system.models.batch import Embedded, Embeddings, Units, are_units
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
 from system.ranking.cache import cache_folder, embed_cached, require_readable

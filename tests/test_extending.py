@@ -26,7 +26,7 @@ from data_tools.manifest import read_manifest
 from data_tools.tables import write_table
 from system.__main__ import main as system
 from system.losses.terms import BatchScores
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded
 
 FLOORS = ("data_tools", "submission", "system")
 CHANGED: dict[str, dict[str, Any]] = {  # changes of a tiny recipe that use a guide's addition

@@ -11,11 +11,11 @@ from typing import Annotated, cast
 
 import typer
 
+from data_tools.arrays import FRAME_SUFFIXES
 from data_tools.audio import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import Manifest, counted, ending_in
 from data_tools.errors import KitError
 from data_tools.files import require_folder, require_other
-from data_tools.frames import FRAME_SUFFIXES
 from data_tools.manifest import Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, read_moments, read_published, write_moments
 from data_tools.names import check_source, tree_files

@@ -19,9 +19,9 @@ from transformers.models.pe_audio.modeling_pe_audio import PeAudioContrastiveHea
 
 from data_tools.classify.model_files import AUDIO_SETTINGS, config_of, fetch, weight_files
 from data_tools.errors import KitError, first_line
-from system.audio.base import Need, file_sha256
+from system.audio import Need, file_sha256
 from system.audio.network import AudioNetwork, Layers, frames_within
-from system.compute.device import on_device
+from system.devices import on_device
 
 # S segments, L frames of D values
 

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from system.audio.base import ExpertSettings, Frames
+from system.audio import ExpertSettings, Frames
 from system.audio.mel import MelSpectrogram
 
 FLOOR = float(np.spacing(1.0))  # 2.2e-16, added to every power

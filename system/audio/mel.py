@@ -12,7 +12,7 @@ from torchaudio.compliance.kaldi import get_mel_banks
 from torchaudio.functional import mask_along_axis_iid, melscale_fbanks
 
 from data_tools.settings import Positive, Strict
-from system.compute.device import on_device
+from system.devices import on_device
 
 # S waves of N samples, T columns, K frequencies
 

@@ -20,9 +20,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.errors import KitError
-from system.audio.base import ExpertSettings, Frames, Need
+from system.audio import ExpertSettings, Frames, Need
 from system.audio.checkpoint import load_checkpoint
-from system.compute.device import on_device, suited_to
+from system.devices import on_device, suited_to
 from system.moments.labellings import length_mask
 
 # S segments of N samples, L frames of D values

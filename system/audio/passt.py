@@ -11,11 +11,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from system.audio.base import Need
+from system.audio import Need
 from system.audio.blocks import Block, table
 from system.audio.mel import KaldiLogMel, Stripes
 from system.audio.network import AudioNetwork, Layers, frames_within
-from system.compute.device import on_device
+from system.devices import on_device
 
 PATCH = 16  # columns and bands of a patch
 

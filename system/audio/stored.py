@@ -8,12 +8,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from data_tools.embeddings import HINT, Vectors, read_vectors
+from data_tools.arrays import HINT, Vectors, read_frames, read_vectors
 from data_tools.errors import AudioError, KitError
-from data_tools.frames import read_frames
 from data_tools.manifest import Clip, Text
 from data_tools.settings import Size
-from system.audio.base import SPARE, Device, ExpertSettings, Frames, Need, length_fault
+from system.audio import SPARE, Device, ExpertSettings, Frames, Need, length_fault
 
 FULL_SCALE = 32_768  # stored value of a sample of 1.0
 

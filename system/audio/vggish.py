@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.vgg import make_layers
 
-from system.audio.base import Need
+from system.audio import Need
 from system.audio.checkpoint import load_checkpoint
 from system.audio.mel import audioset_log_mel
 from system.audio.network import AudioNetwork, Layers

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_tools.errors import KitError
-from system.audio.base import Need
+from system.audio import Need
 from system.audio.mel import audioset_log_mel
 from system.audio.network import AudioNetwork, Layers
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from system.batches.augment import mix_waves
 from system.batches.items import BATCHES_AHEAD, Item, Sampler, caption_key
-from system.compute.processes import process_count
 from system.features.extract import Features, read_ahead
 from system.losses.cider import Relevance
 from system.models.batch import Batch, Series, own_rows
 from system.moments.windows import label_frames
+from system.processes import process_count
 
 # B clips, T frames, D values in a frame, N captions
 

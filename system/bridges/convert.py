@@ -17,7 +17,7 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.files import checksum, replacing, require_file
-from system.audio.base import file_sha256
+from system.audio import file_sha256
 from system.audio.checkpoint import load_checkpoint
 from system.bridges.export import export_model
 from system.models.retrieval import RetrievalModel

@@ -17,7 +17,7 @@ from data_tools.files import format_size, free_bytes
 from data_tools.manifest import Clip, of_split, read_manifest
 from data_tools.moments import Moment
 from submission.editions import get_edition
-from system.audio.base import common_fault
+from system.audio import common_fault
 from system.batches.augment import Augmentation
 from system.batches.items import require_known_windows
 from system.models.retrieval import trainable_numbers
@@ -75,7 +75,7 @@ def print_check(path: Path, changes: list[str], step: bool, device: str | None) 
     print(*(f"  {line.where:{width}}  {line.text}" for line in facts), sep="\n")
     if step:
         from system.check.measure import measure
-        from system.compute.device import device_of
+        from system.devices import device_of
 
         clips = {name: found.clips for name, found in data.items()}
         steps = {name: steps_per_epoch(stage, data) for name, stage in recipe.stages.items()}

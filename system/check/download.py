@@ -5,7 +5,7 @@ from pathlib import Path
 from data_tools.classify.model_files import fetch
 from data_tools.datasets.download import download
 from data_tools.errors import KitError
-from system.audio.base import Need
+from system.audio import Need
 from system.recipe.load import SUFFIXES, load_recipe
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".safetensors", ".zip")

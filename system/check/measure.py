@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.compute.device import tf32_products
+from system.devices import tf32_products
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema

@@ -20,7 +20,7 @@ from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
 from submission.runs.entry import ranked_result
 from submission.runs.record import BlindResult, Record, write_clips
-from system.audio.base import Device, file_sha256
+from system.audio import Device, file_sha256
 from system.batches.loader import Taught
 from system.experiments.moments import rank_moments
 from system.experiments.summary import ceiling_of

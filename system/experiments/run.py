@@ -15,15 +15,15 @@ import torch
 
 from data_tools.errors import kit_errors
 from data_tools.files import read_json, write_json
-from system.audio.base import Device
-from system.compute.device import device_of, gpu_of, moved
-from system.compute.processes import first_before_others, is_first, on_first
+from system.audio import Device
+from system.devices import device_of, gpu_of, moved
 from system.experiments.moments import require_moments
 from system.experiments.ranking import RunRanking, is_ranked, open_rankable, rank_entries
 from system.experiments.summary import describe_run
 from system.losses import terms
 from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
+from system.processes import first_before_others, is_first, on_first
 from system.ranking.entries import RankedSet
 from system.recipe.data import Data, load_data, make_missing
 from system.recipe.load import Loaded, as_change, load_recipe, text_of

@@ -27,9 +27,9 @@ from submission.metrics.summary import (
     summarise_moments_file,
 )
 from submission.runs.record import EpochLine, MomentsResult, read_result
-from system.audio.base import Device
-from system.compute.processes import is_first, on_first
+from system.audio import Device
 from system.experiments.run import Until, run_steps
+from system.processes import is_first, on_first
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, as_change, lines_of, load_recipe, read_document
 from system.recipe.schema import LOWER_IS_BETTER

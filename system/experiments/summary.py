@@ -21,10 +21,10 @@ from submission.runs.record import (
     SetFacts,
     SourceFacts,
 )
-from system.audio.base import ExpertSettings
-from system.compute.device import gpu_of
-from system.compute.processes import process_count
+from system.audio import ExpertSettings
+from system.devices import gpu_of
 from system.models.retrieval import RetrievalModel
+from system.processes import process_count
 from system.recipe import schema
 from system.recipe.data import Data
 from system.recipe.load import load_recipe

@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from data_tools.arrays import Vectors
 from data_tools.audio import Sound, read_audio, read_excerpt, sound_of
 from data_tools.cli import counted, progress
-from data_tools.embeddings import Vectors
 from data_tools.errors import AudioError, KitError
 from data_tools.files import checksum, quick_checksum
 from data_tools.manifest import Clip
-from system.audio.base import SPARE, Device, ExpertSettings, Frames, common_fault, length_fault
+from system.audio import SPARE, Device, ExpertSettings, Frames, common_fault, length_fault
 from system.audio.stored import EmbeddingFile, Waveform, to_int16
-from system.compute.device import device_of, memory_errors
+from system.devices import device_of, memory_errors
 from system.features.bank import Bank
 from system.moments.windows import Grid
 

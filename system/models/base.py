@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from data_tools.errors import KitError
 from data_tools.settings import Size
-from system.audio.base import Needing
+from system.audio import Needing
 
 # B series, T places, W width
 

@@ -1,16 +1,20 @@
-"""Input of a model: clips of a batch, and captions."""
+"""What a model reads, a batch of clips and captions, and what it returns, embeddings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from system.compute.device import on_device
-from system.compute.processes import process_count, process_index
+from system.devices import on_device
+from system.moments.labellings import length_mask
+from system.processes import gather, process_count, process_index
 
 # B clips, T frames, D values in a frame, N captions
+
+MAX_PADDED = 1 << 24  # most values of a part's clips, padded to its longest one
 
 
 class Series(NamedTuple):
@@ -70,3 +74,139 @@ def own_rows(chunks: Sequence[Sequence[int]]) -> list[int]:
     Of n processes, each embeds every n-th chunk.
     """
     return [row for chunk in chunks[process_index() :: process_count()] for row in chunk]
+
+
+# B clips or captions, L frames or words, D embedding; F frames of all clips together
+
+
+class Embedded(NamedTuple):
+    """Output of an encoder: vectors, or padded series."""
+
+    values: Tensor  # (B, D), or (B, L, D)
+    lengths: Tensor | None = None  # (B,) without padding; None for vectors
+
+    @property
+    def size(self) -> int:
+        """Number of clips or captions."""
+        return len(self.values)
+
+    def rows(self, index: Tensor | list[int] | slice) -> "Embedded":
+        """Return the embeddings at some indexes."""
+        return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
+
+    def float(self) -> "Embedded":
+        """Convert the embeddings to float32."""
+        return Embedded(self.values.float(), self.lengths)
+
+    def to(self, device: torch.device) -> "Embedded":
+        """Move the embeddings to a device."""
+        return Embedded(self.values.to(device), None if self.lengths is None else self.lengths.to(device))
+
+
+class Ragged(NamedTuple):
+    """Series of a pool without padding.
+
+    One long clip does not lengthen the others.
+    """
+
+    values: Tensor  # (F, D), one series after the other
+    lengths: Tensor  # (B,), whose sum is F
+
+    @property
+    def size(self) -> int:
+        """Number of series."""
+        return len(self.lengths)
+
+    def rows(self, index: Tensor | list[int]) -> "Ragged":
+        """Return the series at some indexes."""
+        index = torch.as_tensor(index, device=self.lengths.device)
+        lengths = self.lengths[index]
+        skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
+        frames = torch.arange(int(lengths.sum()), device=lengths.device) + skipped.repeat_interleave(lengths)
+        return Ragged(self.values[frames], lengths)
+
+    def float(self) -> "Ragged":
+        """Convert the series to float32."""
+        return Ragged(self.values.float(), self.lengths)
+
+    def padded_parts(self) -> Iterator[tuple[Tensor, Embedded]]:
+        """Yield groups of series of similar length, padded.
+
+        Yields:
+            Indexes of the series, and the series, of at most MAX_PADDED values.
+        """
+        order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
+        lengths, begin = self.lengths[order].tolist(), 0
+        for end in range(1, len(lengths) + 1):
+            if end == len(lengths) or (end + 1 - begin) * lengths[end] * dim > MAX_PADDED:
+                yield order[begin:end], self.rows(order[begin:end]).padded()
+                begin = end
+
+    def padded(self) -> Embedded:
+        """Return all series padded with zeros to the longest."""
+        mask = length_mask(self.lengths, max(1, int(self.lengths.max())))
+        values = self.values.new_zeros(*mask.shape, self.values.shape[1])
+        values[mask] = self.values
+        return Embedded(values, self.lengths)
+
+
+Embeddings = Embedded | Ragged
+
+
+class Units(Embedded):
+    """Vectors (B, D), each of length 1 or 0."""
+
+
+def are_units(values: Tensor) -> bool:
+    """Return whether vectors have length 1 or 0 already.
+
+    Scaling them again would change their last digits.
+    """
+    lengths = values.norm(dim=-1)
+    return bool((((lengths - 1).abs() < 1e-5) | (lengths == 0)).all())
+
+
+def unit_vectors(embedded: Embeddings) -> Tensor:
+    """Scale vectors (B, D) to length 1; zeros stay zeros."""
+    return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
+
+
+def join_embeddings(parts: Sequence[Embedded], rows: Sequence[Tensor]) -> Embedded:
+    """Join embeddings, padded to the longest, in one copy.
+
+    A second copy of a long recording would need several GB.
+
+    Args:
+        rows: Places of each part's items in the result.
+    """
+    first = parts[0].values
+    shape = max(part.values.shape[1:-1] for part in parts)
+    values = first.new_zeros(sum(part.size for part in parts), *shape, first.shape[-1])
+    for part, at in zip(parts, rows, strict=True):
+        at = on_device(at, first.device)
+        if part.lengths is None:
+            values[at] = part.values
+        else:
+            values[at, : part.values.shape[1]] = part.values
+    lengths = [part.lengths for part in parts if part.lengths is not None]
+    return Embedded(
+        values, torch.cat(lengths)[torch.cat(list(rows)).argsort().to(lengths[0].device)] if lengths else None
+    )
+
+
+def gather_embeddings(local: Sequence[Embedded], count: int, device: torch.device) -> list[Embedded]:
+    """Exchange the embeddings of chunks among processes, without gradients.
+
+    Args:
+        local: Of this process's chunks.
+        count: Number of all chunks; chunk i belongs to process i % n.
+        device: Of the result.
+
+    Returns:
+        The embeddings of all chunks, in order, in every process.
+    """
+    here = [Embedded(part.values.detach(), part.lengths) for part in local]
+    if process_count() == 1:
+        return here
+    gathered = gather([part.to(torch.device("cpu")) for part in here])
+    return [gathered[number % len(gathered)][number // len(gathered)].to(device) for number in range(count)]

@@ -7,13 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from system.compute.device import on_device
+from system.devices import on_device
 from system.losses.terms import BatchScores, FrameScores
-from system.models.batch import Batch
-from system.models.embeddings import Embedded, Embeddings, Units, unit_vectors
+from system.models.batch import Batch, Embedded, Embeddings, Units, unit_vectors
 from system.models.scores import ClipLogits, FrameLogits, MomentScore, Scorer
 from system.models.settings import Model
-from system.models.text.encoder import TextEncoder
+from system.models.text import TextEncoder
 
 # B clips, N captions; of a pool Q queries, C clips
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from data_tools.settings import Strict
-from system.models.embeddings import Embedded, Embeddings, Ragged, unit_vectors
+from system.models.batch import Embedded, Embeddings, Ragged, unit_vectors
 from system.moments.labellings import length_mask, log_partition
 
 # B clips, N captions, T frames, W words, V different words, D embedding, R pairs of clip and caption

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
+from data_tools.arrays import Kind, read_vectors
 from data_tools.classify.model_files import config_of, local_folder
-from data_tools.embeddings import Kind, read_vectors
 from data_tools.errors import KitError
 from data_tools.settings import Strict, mistakes
-from system.audio.base import Needing
+from system.audio import Needing
 from system.kinds import by_kind
 from system.models.audio import Audio
 from system.models.base import EncoderKind

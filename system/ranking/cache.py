@@ -24,7 +24,7 @@ from data_tools.manifest import Clip
 from system.audio.checkpoint import weights_sha256
 from system.features.bank import Bank
 from system.features.extract import build_features
-from system.models.embeddings import Embedded, Embeddings, Ragged
+from system.models.batch import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
 from system.ranking.embedding import embed_in_blocks

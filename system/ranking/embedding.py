@@ -13,7 +13,7 @@ from data_tools.manifest import Clip, Query
 from system.batches.items import Item
 from system.batches.loader import collate
 from system.features.extract import Features, read_ahead
-from system.models.embeddings import Embedded, Embeddings, Ragged, unit_vectors
+from system.models.batch import Embedded, Embeddings, Ragged, unit_vectors
 from system.models.retrieval import RetrievalModel
 
 # C clips, T frames, N texts, D embedding

@@ -22,7 +22,7 @@ from data_tools.moments import Moment
 from system.batches.items import require_known_windows
 from system.features.extract import Features
 from system.features.pieces import pieces_of
-from system.models.embeddings import Embedded, Embeddings
+from system.models.batch import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.models.scores import MomentScore, cosines_of_queries
 from system.moments.labellings import log_likelihood, posteriors, raise_scores

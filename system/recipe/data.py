@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from data_tools.files import lock, quick_checksum, write_text
 from data_tools.manifest import Clip, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
-from system.audio.base import Device
+from system.audio import Device
 from system.batches.augment import Augmentation
 from system.batches.items import Item, Sampler, make_items, make_moment_items
 from system.features.extract import Features, build_features

@@ -23,8 +23,8 @@ from system.losses import Loss
 from system.losses.cider import Cider
 from system.models.settings import RecipeModel
 from system.moments.windows import By, Decoding
-from system.ranking import RankBlind, Ranked, RankMoments
-from system.ranking.entries import Checkpoint, Metric, RankEntry
+from system.ranking import Ranked
+from system.ranking.entries import Checkpoint, Metric, RankBlind, RankEntry, RankMoments
 
 OF_WINDOWS = {"R1@0.5", "R1@0.7", "mAP"}  # metrics of moments that need predicted windows
 LOWER_IS_BETTER = {"loss"}

@@ -17,7 +17,7 @@ from data_tools.manifest import Clip
 from data_tools.settings import read_shaped
 from data_tools.words import vocabulary_of
 from submission.runs.record import FittedScore, Record, finish_hint, read_result
-from system.compute.device import device_of, memory_errors, moved
+from system.devices import device_of, memory_errors, moved
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model, how_to_fetch, published_model_settings
 from system.ranking.entries import ByOneModel, RankBlind

@@ -23,7 +23,7 @@ from data_tools.errors import KitError
 from data_tools.files import write_json
 from data_tools.manifest import Clip
 from data_tools.tables import read_table, write_table
-from system.audio.base import file_sha256
+from system.audio import file_sha256
 from system.recipe import schema
 from system.recipe.data import Data
 from system.recipe.load import Loaded, differing

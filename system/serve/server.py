@@ -17,9 +17,9 @@ from urllib.parse import quote
 import pandas as pd
 from aiohttp import web
 
+from data_tools.arrays import holds_frames
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.frames import holds_frames
 from system.ranking.embedding import vectors
 from system.retriever import Hit, Pool, Retriever, list_clips
 

@@ -21,13 +21,12 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.batches.loader import divide_into_chunks
-from system.compute.device import in_precision, seed_generators
-from system.compute.processes import is_first, process_count, process_index, sum_gradients
+from system.devices import in_precision, seed_generators
 from system.losses import terms
 from system.losses.terms import BatchScores, Ranking, Term, WeightedTriplet, margin_violations
-from system.models.batch import Batch, own_rows
-from system.models.embeddings import Embedded, gather_embeddings, join_embeddings
+from system.models.batch import Batch, Embedded, gather_embeddings, join_embeddings, own_rows
 from system.models.retrieval import RetrievalModel
+from system.processes import is_first, process_count, process_index, sum_gradients
 from system.recipe import schema
 
 # B items, N captions

@@ -25,8 +25,11 @@ from data_tools.files import write_json
 from submission.editions import format_metric
 from submission.runs.record import EpochLine
 from system.batches.loader import read_batches
-from system.compute.device import memory_errors, seed_generators, tf32_products
-from system.compute.processes import (
+from system.devices import memory_errors, seed_generators, tf32_products
+from system.losses import terms
+from system.losses.cider import Relevance
+from system.models.retrieval import RetrievalModel
+from system.processes import (
     broadcast_from_first,
     first_before_others,
     gather,
@@ -34,9 +37,6 @@ from system.compute.processes import (
     on_first,
     process_count,
 )
-from system.losses import terms
-from system.losses.cider import Relevance
-from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.data import Data
 from system.runs import checkpoints

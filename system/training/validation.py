@@ -20,12 +20,12 @@ from submission.metrics.summary import metric_values
 from submission.ordering import relevant_ranks
 from system.batches.items import Item, make_items, make_moment_items
 from system.batches.loader import Teachers, make_batch_without_audio
-from system.compute.device import in_precision, seed_generators
+from system.devices import in_precision, seed_generators
 from system.features.extract import Features
 from system.losses import terms
 from system.losses.cider import Relevance
 from system.losses.terms import BatchScores
-from system.models.embeddings import Embedded, Embeddings, Ragged
+from system.models.batch import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.moments.labellings import length_mask
 from system.moments.windows import Decoding

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.benchmark
 _COMMON = """
 import json, resource, sys, time
 import torch
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded
 from system.models.scores import frame_word
 torch.manual_seed(0)
 unit = lambda *shape: torch.nn.functional.normalize(torch.randn(*shape), dim=-1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from served import Letters, clip_of, model_of, searching
 
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded
 
 pytestmark = pytest.mark.benchmark
 

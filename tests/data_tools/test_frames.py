@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from data_tools.arrays import holds_frames, read_frames
 from data_tools.errors import AudioError
-from data_tools.frames import holds_frames, read_frames
 
 FRAMES = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -8,7 +8,7 @@ text.
 
 import torch
 
-from system.models.embeddings import Embedded, Ragged
+from system.models.batch import Embedded, Ragged
 
 LENGTHS = (9, 3, 5, 7)  # frames of each recording
 CLIP_OF = (2, 0, 3, 0)  # the recording that each query asks for

@@ -3,8 +3,7 @@
 import torch
 
 from system.losses.terms import BatchScores
-from system.models.batch import Batch
-from system.models.embeddings import join_embeddings
+from system.models.batch import Batch, join_embeddings
 from system.models.retrieval import RetrievalModel
 from system.training.step import audio_chunks, begin_chunk, caption_chunks
 

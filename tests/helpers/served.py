@@ -20,10 +20,10 @@ import soundfile
 import torch
 
 from data_tools.manifest import Clip
-from system.models.embeddings import Embedded, Embeddings
+from system.models.batch import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
 from system.models.scores import Cosine, cosine
-from system.models.text.encoder import TextEncoder
+from system.models.text import TextEncoder
 from system.moments.windows import Grid
 from system.recipe.schema import Recipe
 from system.retriever import Pool, Retriever, WindowSettings

@@ -49,7 +49,7 @@ if __name__ == "__main__":
     import torch
 
     from system.__main__ import main
-    from system.compute.processes import exit_process, is_first, processes
+    from system.processes import exit_process, is_first, processes
     from system.training import train
 
     norms: list[float] = []

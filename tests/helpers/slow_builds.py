@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from system.audio.base import Frames
+from system.audio import Frames
 from system.audio.logmel import LogMel
 from system.features.extract import build_features
 

@@ -145,7 +145,7 @@ def test_augmentation_changes_metrics_vocabulary_and_relevance(trained, world, t
 
 def test_frozen_text_encoder_embeds_alternatives_before_training(trained, tmp_path, monkeypatch):
     seen: list[str] = []
-    monkeypatch.setattr("system.models.text.encoder.TextEncoder.prepare", lambda _, texts: seen.extend(texts))
+    monkeypatch.setattr("system.models.text.TextEncoder.prepare", lambda _, texts: seen.extend(texts))
     assert main(["run", "--until=training", str(trained / "augmented.yaml"), "--out", str(tmp_path / "run")]) == 0
     texts = {row["alternative"] for _, row in read_table(trained / "alternatives.csv", ["alternative"])}
     assert len(texts) == 480

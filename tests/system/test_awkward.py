@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models import embeddings
-from system.models.embeddings import Embedded, Ragged
+from system.models import batch as embeddings
+from system.models.batch import Embedded, Ragged
 from system.models.scores import MomentScore, cosines_of_queries
 
 

@@ -24,8 +24,7 @@ from system.batches.loader import collate, make_batch_without_audio, read_batche
 from system.features.bank import Bank
 from system.features.extract import Features
 from system.models.audio.segments import SegmentEncoder
-from system.models.batch import Series
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded, Series
 from system.moments.windows import Grid
 
 DOGS = clip("dogs.wav", "Dogs bark.", "Two dogs.")

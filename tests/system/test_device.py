@@ -16,7 +16,7 @@ from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.items import Item
 from system.batches.loader import collate
-from system.compute.device import device_of, seed_generators
+from system.devices import device_of, seed_generators
 from system.features.extract import build_features
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from outcomes import refused
 
-from data_tools.embeddings import read_vectors
+from data_tools.arrays import read_vectors
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, write_manifest
 from submission.formats.score_matrix import read_scores

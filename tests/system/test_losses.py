@@ -12,7 +12,7 @@ from loss_batches import batch_of, ranking
 from system.losses import Loss
 from system.losses import terms as losses
 from system.losses.terms import HardNegativeNce, Matching, Negatives, NtXent, Ranking, Sigmoid, WeightedTriplet
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded
 from system.models.scores import cosine
 from system.training.step import diagnose
 from system.training.validation import accuracies

@@ -19,7 +19,7 @@ from trainings import NT_XENT
 from system.__main__ import main
 from system.losses import terms as losses
 from system.losses.terms import Distill, LearnedTemperature, NtXent
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded
 from system.models.scores import cosine
 from system.recipe import schema
 from system.recipe.load import load_recipe

@@ -19,8 +19,7 @@ from system.losses import terms as losses
 from system.losses.terms import Ranking
 from system.models.audio.crnn import Gru
 from system.models.audio.heads import ExpertHeads, FrameLayers
-from system.models.batch import Series
-from system.models.embeddings import Embedded, Ragged
+from system.models.batch import Embedded, Ragged, Series
 from system.models.retrieval import RetrievalModel
 from system.models.scores import cosine
 from system.ranking import embedding

@@ -23,8 +23,7 @@ from system.features.bank import Bank
 from system.features.extract import Features
 from system.losses.terms import BatchScores, FrameCrossEntropy, FrameScores, TwoState
 from system.models.audio.heads import FrameTransformer
-from system.models.batch import Series
-from system.models.embeddings import Embedded, Ragged
+from system.models.batch import Embedded, Ragged, Series
 from system.models.scores import BoundaryScore, MomentScore
 from system.moments.labellings import length_mask, log_likelihood, log_partition, raise_scores
 from system.moments.windows import Grid, label_frames

@@ -13,7 +13,7 @@ from loss_batches import batch_of, ranking
 
 from system.losses import terms
 from system.losses.terms import choose_negatives
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded
 from system.models.scores import frame_word
 
 RANDOM = ("random", "random_apart")

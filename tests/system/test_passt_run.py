@@ -18,7 +18,7 @@ from outcomes import COUNTED, digest, kill_after, lines, refused
 
 from data_tools.manifest import Clip, write_manifest
 from data_tools.tables import write_table
-from system.compute.device import memory_errors
+from system.devices import memory_errors
 
 SMALL = """
 from system.audio import passt

@@ -27,8 +27,7 @@ from system.experiments import run as experiment
 from system.features.bank import Bank
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.audio.segments import Segments
-from system.models.batch import Series
-from system.models.embeddings import Embeddings
+from system.models.batch import Embeddings, Series
 from system.ranking import cache
 from system.ranking.cache import _bank, cache_folder, embed_cached
 from system.retriever import Retriever, list_clips

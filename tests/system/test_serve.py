@@ -20,7 +20,7 @@ from served import Letters, Opened, ask, clip_of, model_of, opened, searching, s
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
 from submission.formats.score_matrix import read_scores
-from system.models.embeddings import Embedded, Ragged
+from system.models.batch import Embedded, Ragged
 from system.models.scores import MomentScore
 from system.models.text.published import Published
 from system.moments.windows import Decoding

@@ -28,10 +28,10 @@ from system.__main__ import main
 from system.features.bank import Bank
 from system.features.extract import Features
 from system.losses.terms import Ranking
-from system.models import embeddings
+from system.models import batch as embeddings
 from system.models import scores as scoring
 from system.models.audio.crnn import Crnn
-from system.models.embeddings import Embedded, Ragged
+from system.models.batch import Embedded, Ragged
 from system.models.scores import Cosine, cosine, frame_word
 from system.ranking import embedding
 from system.ranking.embedding import embed_clips, embed_texts

@@ -18,7 +18,8 @@ from quick import first_quick
 from data_tools.classify.embed import embed, load_sentence_transformer, position_count
 from data_tools.errors import KitError
 from system.audio.hub import Ast
-from system.models.text import encoder, published
+from system.models import text as encoder
+from system.models.text import published
 from system.models.text.joint import JointText
 from system.models.text.published import Published
 

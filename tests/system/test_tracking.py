@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from submission.__main__ import main as submission
 from submission.runs.record import EpochLine, read_metrics
 from system.__main__ import main
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded
 from system.runs import checkpoints, plots
 from system.runs.folder import Run
 from system.training.tracking import metrics_by_step

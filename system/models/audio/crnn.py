@@ -15,11 +15,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from data_tools.settings import Name, Size
 from system.audio.logmel import SILENCE, LogMelSlaney
 from system.audio.network import pooled_over_time
-from system.compute.device import on_device
-from system.models.audio.base import AudioEncoder, AudioSettings, OneExpert
+from system.devices import on_device
+from system.models.audio import AudioEncoder, AudioSettings, OneExpert
 from system.models.base import Dropout
-from system.models.batch import Series
-from system.models.embeddings import Embedded, join_embeddings
+from system.models.batch import Embedded, Series, join_embeddings
 
 # B clips, T frames, E embedding
 

@@ -16,11 +16,10 @@ from data_tools.settings import Depth, Name, Size
 from system.audio import Expert
 from system.audio.network import pooled_over_time
 from system.audio.stored import EmbeddingFile
-from system.compute.device import on_device, suited_to
-from system.models.audio.base import AudioEncoder, AudioSettings, OneExpert
+from system.devices import on_device, suited_to
+from system.models.audio import AudioEncoder, AudioSettings, OneExpert
 from system.models.base import Dropout, Heads, SeriesEncoder, mlp
-from system.models.batch import Series
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded, Series
 from system.moments.labellings import length_mask
 
 EXPERT = "embeddings"  # name of the source of given embeddings

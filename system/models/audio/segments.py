@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.settings import Size
-from system.audio import read_settings
-from system.audio.base import Need
+from system.audio import Need, read_settings
 from system.audio.network import AudioNetwork, outputs_of
 from system.audio.stored import FULL_SCALE, Waveform
-from system.compute.device import on_device
-from system.models.audio.base import AudioEncoder, AudioSettings
+from system.devices import on_device
+from system.models.audio import AudioEncoder, AudioSettings
 from system.models.base import head
-from system.models.batch import Series
-from system.models.embeddings import Embedded
+from system.models.batch import Embedded, Series
 from system.moments.windows import Grid
 
 # B clips, N samples, S segments of all clips, L frames, D values

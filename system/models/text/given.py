@@ -9,18 +9,17 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from data_tools.arrays import HINT, Vectors, read_frames, read_vectors
 from data_tools.cli import counted
-from data_tools.embeddings import HINT, Vectors, read_vectors
 from data_tools.errors import KitError
-from data_tools.frames import read_frames
 from data_tools.manifest import Text
 from data_tools.moments import read_published
 from data_tools.settings import Size
-from system.audio.base import Need, file_sha256
-from system.compute.device import on_device
+from system.audio import Need, file_sha256
+from system.devices import on_device
 from system.models.base import head
-from system.models.embeddings import Embedded
-from system.models.text.encoder import TextEncoder, TextSettings
+from system.models.batch import Embedded
+from system.models.text import TextEncoder, TextSettings
 
 
 class TextEmbeddings(TextSettings):

@@ -20,12 +20,12 @@ from data_tools.classify.model_files import fetch
 from data_tools.cli import counted, progress
 from data_tools.errors import KitError, first_line
 from data_tools.settings import Size
-from system.audio.base import Need
-from system.compute.device import on_device
+from system.audio import Need
+from system.devices import on_device
 from system.features.bank import Bank
 from system.models.base import Dropout, head
-from system.models.embeddings import Embedded
-from system.models.text.encoder import TextEncoder, TextSettings
+from system.models.batch import Embedded
+from system.models.text import TextEncoder, TextSettings
 
 # N texts, V values of a published model's vector
 

@@ -10,10 +10,10 @@ from torch import nn
 from data_tools.settings import Depth, Size
 from data_tools.words import words_of
 from system.audio.network import pooled_over_time
-from system.compute.device import on_device
+from system.devices import on_device
 from system.models.base import Dropout, Heads, SeriesEncoder
-from system.models.embeddings import Embedded
-from system.models.text.encoder import TextEncoder, TextSettings
+from system.models.batch import Embedded
+from system.models.text import TextEncoder, TextSettings
 from system.moments.labellings import length_mask
 
 

@@ -15,10 +15,10 @@ from data_tools.errors import KitError
 from data_tools.files import checksum, replacing
 from data_tools.settings import Size
 from data_tools.words import words_of
-from system.audio.base import Need
-from system.compute.device import on_device
-from system.models.embeddings import Embedded
-from system.models.text.encoder import TextEncoder, TextSettings
+from system.audio import Need
+from system.devices import on_device
+from system.models.batch import Embedded
+from system.models.text import TextEncoder, TextSettings
 
 # N captions, W words, V words of a file, D values of a vector
 

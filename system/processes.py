@@ -58,7 +58,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
-    from system.compute.device import device_of
+    from system.devices import device_of
 
     if (device or device_of()).type == "cuda":
         torch.cuda.set_device(device or device_of())

@@ -1,1 +1,0 @@
-"""Devices of this machine, and processes that compute one result."""
