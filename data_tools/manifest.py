@@ -4,6 +4,7 @@ Every data set enters the kit through a manifest, and every later step reads onl
 """
 
 import codecs
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -15,7 +16,8 @@ from pydantic.dataclasses import dataclass
 
 from data_tools.audio import readable_seconds
 from data_tools.errors import KitError
-from data_tools.files import read_text, require_file, write_text
+from data_tools.files import read_text, require_file, require_folder, write_text
+from data_tools.names import audio_tree
 from data_tools.settings import faults_of
 from data_tools.tables import caption_columns, read_table
 
@@ -116,6 +118,7 @@ def read_lines(path: Path, kind: TypeAdapter[Item]) -> Iterator[tuple[int, Item]
 
 
 _CLIP = TypeAdapter(Clip)
+log = logging.getLogger(__name__)
 
 
 def read_manifest(path: Path) -> list[Clip]:
@@ -151,6 +154,21 @@ def write_manifest(path: Path, clips: Iterable[Clip]) -> None:
     if not stored:
         raise KitError(f"{path}: not written, because no clip is left; check the input and the filters")
     write_text(path, "".join(f"{_CLIP.dump_json(clip).decode()}\n" for clip in stored))
+
+
+def folder_clips(folder: Path, source: str) -> list[Clip]:
+    """Return a clip for every audio file of the folder and its subfolders, sorted.
+
+    Their names are relative to the folder and exactly as on disk. Other files are counted and named in the log; hidden
+    files are ignored. Raises KitError for a missing folder and one without audio.
+    """
+    require_folder(folder)
+    names, others = audio_tree(folder)
+    if others:
+        log.warning("%s: skipped %d files that are not audio, such as %s", folder, len(others), others[0])
+    if not names:
+        raise KitError(f"{folder}: no audio files in this folder; unpack the data set, and give its folder")
+    return [audio_clip(folder, name, source, "blind", []) for name in names]
 
 
 def caption_queries(clips: Iterable[Clip]) -> list[Query]:

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from data_tools.cli import counted
-from data_tools.datasets.blind import folder_clips
 from data_tools.errors import KitError, kit_errors
-from data_tools.manifest import Clip, Query, audio_clip, of_split, read_manifest
+from data_tools.manifest import Clip, Query, audio_clip, folder_clips, of_split, read_manifest
 from data_tools.names import is_audio_name
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
@@ -336,7 +335,7 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Seque
     if isinstance(audio, str | os.PathLike):
         path = Path(audio)
         if path.is_dir():
-            return of_split(folder_clips(path, path.resolve().name)[0], split, path)
+            return of_split(folder_clips(path, path.resolve().name), split, path)
         if not is_audio_name(path.name):
             return of_split(read_manifest(path), split, path)
         audio = [audio]

@@ -16,8 +16,8 @@ from data_tools.errors import KitError
 from data_tools.settings import Strict, mistakes
 from system.audio import Needing
 from system.kinds import by_kind
+from system.models import EncoderKind
 from system.models.audio import Audio
-from system.models.base import EncoderKind
 from system.models.scores import ScoreSettings
 from system.models.text import Text
 

@@ -14,7 +14,7 @@ from torch import nn
 from data_tools.settings import Name
 from system.audio import Expert
 from system.kinds import by_kind
-from system.models.base import EncoderKind
+from system.models import EncoderKind
 from system.models.batch import Embedded, Series
 from system.moments.windows import Grid
 

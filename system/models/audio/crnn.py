@@ -16,8 +16,8 @@ from data_tools.settings import Name, Size
 from system.audio.logmel import SILENCE, LogMelSlaney
 from system.audio.network import pooled_over_time
 from system.devices import on_device
+from system.models import Dropout
 from system.models.audio import AudioEncoder, AudioSettings, OneExpert
-from system.models.base import Dropout
 from system.models.batch import Embedded, Series, join_embeddings
 
 # B clips, T frames, E embedding

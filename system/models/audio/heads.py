@@ -17,8 +17,8 @@ from system.audio import Expert
 from system.audio.network import pooled_over_time
 from system.audio.stored import EmbeddingFile
 from system.devices import on_device, suited_to
+from system.models import Dropout, Heads, SeriesEncoder, mlp
 from system.models.audio import AudioEncoder, AudioSettings, OneExpert
-from system.models.base import Dropout, Heads, SeriesEncoder, mlp
 from system.models.batch import Embedded, Series
 from system.moments.labellings import length_mask
 

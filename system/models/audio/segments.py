@@ -18,8 +18,8 @@ from system.audio import Need, read_settings
 from system.audio.network import AudioNetwork, outputs_of
 from system.audio.stored import FULL_SCALE, Waveform
 from system.devices import on_device
+from system.models import head
 from system.models.audio import AudioEncoder, AudioSettings
-from system.models.base import head
 from system.models.batch import Embedded, Series
 from system.moments.windows import Grid
 

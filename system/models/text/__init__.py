@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from data_tools.words import words_of
 from system.devices import suited_to
 from system.kinds import by_kind
-from system.models.base import EncoderKind
+from system.models import EncoderKind
 from system.models.batch import Embedded, join_embeddings
 
 KINDS = {  # kind: module

@@ -17,7 +17,7 @@ from data_tools.moments import read_published
 from data_tools.settings import Size
 from system.audio import Need, file_sha256
 from system.devices import on_device
-from system.models.base import head
+from system.models import head
 from system.models.batch import Embedded
 from system.models.text import TextEncoder, TextSettings
 

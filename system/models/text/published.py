@@ -23,7 +23,7 @@ from data_tools.settings import Size
 from system.audio import Need
 from system.devices import on_device
 from system.features.bank import Bank
-from system.models.base import Dropout, head
+from system.models import Dropout, head
 from system.models.batch import Embedded
 from system.models.text import TextEncoder, TextSettings
 

@@ -11,7 +11,7 @@ from data_tools.settings import Depth, Size
 from data_tools.words import words_of
 from system.audio.network import pooled_over_time
 from system.devices import on_device
-from system.models.base import Dropout, Heads, SeriesEncoder
+from system.models import Dropout, Heads, SeriesEncoder
 from system.models.batch import Embedded
 from system.models.text import TextEncoder, TextSettings
 from system.moments.labellings import length_mask
