@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count
 from typing import Annotated, Any, Literal, NamedTuple
@@ -35,7 +35,7 @@ FREQUENT = 1 / 12  # share of the captions from which a feature is a full row, w
 _LOW = 0xFFFFFFFF
 _SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 1.2e-4
 _BINS = 0x41800000 >> _SHIFT  # below the bits of 16.0; no score is above 10
-_ROWS, _BLOCK = 512, 1 << 18  # most candidates and scores of a block, which fits into a core's cache
+_BLOCK = 1 << 18  # scores of a block, which fits into a core's cache
 
 # Clitics are tokens of their own ("'s", "n't"), as are the two halves of "cannot" and its like; a hyphen, apostrophe or
 # slash inside a word, and a dot, comma or colon inside a number, stay. Everything else only separates.
@@ -149,19 +149,20 @@ class CiderD:
         return np.array(keys, np.int64)
 
     def _weigh(self, captions: Sequence[Tokens], keys: np.ndarray, numbers: dict[Any, int]) -> Features:
-        distinct, times = np.unique(keys, return_counts=True)
-        group, gram = distinct >> 32, distinct & _LOW  # a group: the n-grams of one caption and order
+        keys = np.sort(keys)
+        before = np.searchsorted(keys, keys)  # number of smaller keys
+        times = np.searchsorted(keys, keys, side="right") - before  # of an n-gram in its caption
+        group, gram = keys >> 32, keys & _LOW  # a group: the n-grams of one caption and order
         idf = np.full(len(numbers), self._most)
         idf[: len(self._idf)] = self._idf
-        norms = np.sqrt(np.bincount(group, (times * idf[gram]) ** 2))[group]
+        norms = np.sqrt(np.bincount(group, times * idf[gram] ** 2))[group]
         weights = np.divide(idf[gram], norms, out=np.zeros_like(norms), where=norms > 0)
-        entry = np.repeat(np.arange(len(gram)), times)
-        k = np.arange(len(entry)) - np.repeat(times.cumsum() - times, times)
-        features, feature = np.unique(gram[entry] + k * len(numbers), return_inverse=True)
-        start = np.searchsorted(group[entry], np.arange(len(captions) + 1) * ORDERS)
+        k = np.arange(len(keys)) - before
+        features, feature = np.unique(gram + k * len(numbers), return_inverse=True)
+        start = np.searchsorted(group, np.arange(len(captions) + 1) * ORDERS)
         places, shape = (feature.astype(np.int32), start.astype(np.int32)), (len(captions), len(features))
-        candidate = sparse.csr_array((weights[entry], *places), shape)
-        reference = sparse.csr_array(((times * weights)[entry] * (SCALE / ORDERS), *places), shape)
+        candidate = sparse.csr_array((weights, *places), shape)
+        reference = sparse.csr_array((times * weights * (SCALE / ORDERS), *places), shape)
         return Features(candidate, reference, np.array([max(0, len(tokens) - 1) for tokens in captions], int))
 
 
@@ -208,20 +209,24 @@ class CiderAmong:
         self.kernel.score_captions(candidates, self._references, self._penalty, found)
         return found
 
-    def each_thread(self, work: Callable[[Iterator[tuple[int, np.ndarray]]], Any]) -> list[Any]:
-        """Give each thread a share of the scores, in blocks.
+    def sums(self, add: Callable[[int, np.ndarray, np.ndarray], Any], shape: Any, dtype: Any) -> np.ndarray:
+        """Sum over all scores, block by block, in several threads.
 
         Args:
-            work: Gets the first candidate of each block, and the scores of it and the next ones.
+            add: Gets the first candidate of a block, the scores of it and the next ones, and the sums to add to.
+            shape: Of the sums.
         """
-        rows, count = max(1, min(_ROWS, _BLOCK // max(1, len(self)))), os.cpu_count() or 1
+        rows, count = 1 + _BLOCK // (len(self) or 1), os.cpu_count() or 1
 
-        def blocks(thread: int) -> Iterator[tuple[int, np.ndarray]]:
+        def share(thread: int) -> np.ndarray:
+            sums = np.zeros(shape, dtype)
             for first in range(thread * rows, len(self), count * rows):
-                yield first, self.scores(first, min(first + rows, len(self)))
+                add(first, self.scores(first, min(first + rows, len(self))), sums)
+            return sums
 
         with ThreadPoolExecutor(count) as threads:
-            return list(threads.map(lambda thread: work(blocks(thread)), range(count)))
+            total: np.ndarray = np.sum(list(threads.map(share, range(count))), axis=0)
+        return total
 
     def of_items(self, item: np.ndarray) -> np.ndarray:
         """Average the scores of two items' captions, (B, B).
@@ -230,15 +235,11 @@ class CiderAmong:
             item: (N,) item of each caption, in rising order.
         """
 
-        def add(blocks: Iterator[tuple[int, np.ndarray]]) -> np.ndarray:
-            sums = np.zeros((int(item[-1]) + 1,) * 2, self._dtype)
-            for first, block in blocks:
-                self.kernel.add_to_items(block, item[first:], item, sums)
-            return sums
+        def add(first: int, block: np.ndarray, sums: np.ndarray) -> None:
+            self.kernel.add_to_items(block, item[first:], item, sums)
 
         counts = np.bincount(item).astype(self._dtype)
-        found: np.ndarray = np.sum(self.each_thread(add), axis=0) / np.outer(counts, counts)
-        return found
+        return self.sums(add, (len(counts),) * 2, self._dtype) / np.outer(counts, counts)
 
 
 def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
@@ -249,16 +250,12 @@ def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
     """
     among = CiderAmong(features, np.argsort(features.lengths, kind="stable"))  # neighbours share a row of the penalty
 
-    def count(blocks: Iterator[tuple[int, np.ndarray]]) -> np.ndarray:
-        counts = np.zeros(_BINS, np.int64)
-        for _, block in blocks:
-            among.kernel.count_upper_bits(block.ravel().view(np.uint32), _SHIFT, counts)
-        return counts
+    def add(_: int, block: np.ndarray, counts: np.ndarray) -> None:
+        among.kernel.count_upper_bits(block.ravel().view(np.uint32), _SHIFT, counts)
 
-    counts = np.sum(among.each_thread(count), axis=0).cumsum()
+    counts = among.sums(add, _BINS, np.int64).cumsum()
     bins = np.searchsorted(counts, np.array(percents) * (counts[-1] - 1) // 100, side="right")
-    found: list[float] = (bins << _SHIFT).astype(np.uint32).view(np.float32).tolist()
-    return found
+    return [float(one) for one in (bins << _SHIFT).astype(np.uint32).view(np.float32)]
 
 
 class Relevance:
