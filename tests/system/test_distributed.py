@@ -272,9 +272,9 @@ def several(recipes, tmp_path_factory):
 
 
 @pytest.mark.collapses
-@pytest.mark.parametrize("name", ["ranked", "moments"])  # batch norms on CPUs see only their part of a batch
-def test_losses_and_weights_of_several_processes_match_one_process(one, several, name):
-    assert_alike(one / name, several / name)
+@pytest.mark.parametrize(("name", "loose"), [("ranked", 1), ("moments", 3)])  # mixed: batch norms see only their part
+def test_losses_and_weights_of_several_processes_match_one_process(one, several, name, loose):
+    assert_alike(one / name, several / name, loose)  # rounding of 28 steps: 1.2e-6 on a CPU with AVX-512
 
 
 @pytest.mark.collapses
