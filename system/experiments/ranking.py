@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from data_tools.cli import counted
 from data_tools.files import read_json, write_json
-from data_tools.manifest import Clip, Query, caption_queries, read_queries
+from data_tools.manifest import Clip, caption_queries, read_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
@@ -42,14 +43,19 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RunRanking:
-    """What rank entries need of a run."""
+    """What rank entries need of a run.
+
+    Attributes:
+        model: The only one: an entry loads its checkpoint, or the initial weights, before it scores.
+        initial: Weights before training, on the CPU.
+    """
 
     recipe: schema.Recipe
     run: Run
     data: Data
-    trained: RetrievalModel
-    untrained: RetrievalModel
-    blind: Mapping[str, RankedSet]  # by rank entry
+    model: RetrievalModel
+    initial: Mapping[str, torch.Tensor]
+    blind: dict[str, RankedSet] = field(default_factory=dict)  # by rank entry
     of_untrained: dict[str, ScoreMatrix] = field(default_factory=dict)  # scores before training, by data source
 
     def retriever(self, stage: str | None, checkpoint: str | None, features: Features) -> Retriever:
@@ -58,16 +64,22 @@ class RunRanking:
         Args:
             features: Frames of the clips that it ranks.
         """
-        model, origin = self.untrained, untrained_origin(self.recipe)
-        if stage is not None:
-            model, origin = self.trained, load_checkpoint(self.trained, self.run.folder / stage, checkpoint or "last")
-        facts = model_facts(model, self.recipe, origin, self.run)
-        return Retriever(Trained(model, self.recipe, facts, self.run.folder), features=features)
+        if stage is None:
+            self.model.load_state_dict(self.initial)
+            origin = untrained_origin(self.recipe)
+        else:
+            origin = load_checkpoint(self.model, self.run.folder / stage, checkpoint or "last")
+        facts = model_facts(self.model, self.recipe, origin, self.run)
+        return Retriever(Trained(self.model, self.recipe, facts, self.run.folder), features=features)
 
     def source(self, name: str) -> RankedSet:
         """Return a data source's readable clips and their captions."""
         clips = self.data.readable_clips(name)
         return RankedSet(clips, caption_queries(clips), self.data.features)
+
+    def ranked(self, name: str) -> RankedSet:
+        """Return the clips and queries that an entry ranks."""
+        return self.blind.get(name) or self.source(self.recipe.ranked_source(name))
 
     def earlier(self, name: str) -> ScoreMatrix:
         """Return the scores of an earlier entry."""
@@ -76,12 +88,12 @@ class RunRanking:
     def other(self, folder: str, ranked: RankedSet) -> ScoreMatrix:
         """Return the scores by another run or an exported model."""
         banks = Path(self.recipe.banks)
-        retriever = Retriever(open_trained(Path(folder), device=self.trained.device, banks=banks), banks / "models")
+        retriever = Retriever(open_trained(Path(folder), device=self.model.device, banks=banks), banks / "models")
         return retriever.matrix(ranked.queries, retriever.open(ranked.clips, strict=True))
 
     def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
         """Return a teacher's embeddings of clips and of their captions."""
-        return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
+        return teacher_embeddings(teacher, self.recipe, self.run, clips, self.data, self.model.device)
 
     def before_training(self, source: str) -> ScoreMatrix:
         """Return a data source's scores by the initial model."""
@@ -91,37 +103,88 @@ class RunRanking:
             self.of_untrained[source] = retriever.matrix(ranked.queries, retriever.open(ranked.clips))
         return self.of_untrained[source]
 
+    def prepare(self) -> None:
+        """Open blind sets, and find errors before the training.
 
-def open_rankable(recipe: schema.Recipe, data: Data, model: RetrievalModel, run: Run) -> dict[str, RankedSet]:
-    """Open blind sets, and find errors before the training.
+        A set that several entries rank is opened once. Ranked recordings that are trained on are warned about.
+        """
+        recipe, broken = self.recipe, self.data.features.broken
+        pools = {name: one.pool for name in recipe.rank if (one := recipe.blind(name)) and not one.missing_files}
+        sets = {pool: _open_blind_set(recipe, *pool, self.model.device) for pool in dict.fromkeys(pools.values())}
+        self.blind |= {name: sets[pool] for name, pool in pools.items()}
+        for name, entry in recipe.scored.items():
+            source = recipe.ranked_source(name)
+            clips = [clip.id for clip in self.data.clips[source]]
+            refuse_broken(clips, broken, f"rank entry {name}, data source {source}")
+            if isinstance(recipe.ranked(name), ByOneModel):
+                require_known_words(self.model, self.source(source).queries)
+            if entry.csv:
+                self._require_csv(name)
+        for name, ranked in self.blind.items():
+            self._require_csv(name)
+            if unknown := self.model.text.without_known_words([query.text for query in ranked.queries]):
+                some = counted(len(unknown), "query")
+                said = "rank entry %s: no known word in %s, first %r; clips keep their order"
+                log.warning(said, name, some, unknown[0])
+        for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
+            if shared := count_trained_clips(self.run, source, self.data):
+                some = counted(shared, "recording")
+                log.warning("training uses %s of the ranked data source %s: its metrics are too high", some, source)
 
-    Ranked recordings that are trained on are warned about.
+    def _require_csv(self, name: str) -> None:
+        """Refuse what the CSV of an entry's edition cannot hold."""
+        labels = matrix_labels(*self.ranked(name)[:2], {})
+        zeros = matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)])
+        csv_of(zeros, get_edition(self.recipe.rank[name].edition))
 
-    Returns:
-        By rank entry; a set that several entries rank is opened once.
-    """
-    entries = {name: one for name in recipe.rank if (one := recipe.blind(name)) and not one.missing_files}
-    sets = {pool: _open_blind_set(recipe, *pool, model.device) for pool in {one.pool: None for one in entries.values()}}
-    blind = {name: sets[one.pool] for name, one in entries.items()}
-    for name, ranked in blind.items():
-        _require_csv(ranked.clips, ranked.queries, recipe.rank[name])
-        if unknown := model.text.without_known_words([query.text for query in ranked.queries]):
-            some = counted(len(unknown), "query")
-            log.warning("rank entry %s: no known word in %s, first %r; clips keep their order", name, some, unknown[0])
-    for name, entry in recipe.scored.items():
-        source = recipe.ranked_source(name)
-        clips = data.clips[source]
-        refuse_broken([clip.id for clip in clips], data.features.broken, f"rank entry {name}, data source {source}")
-        queries = caption_queries(clips)
-        if isinstance(recipe.ranked(name), ByOneModel):
-            require_known_words(model, queries)
-        if entry.csv:
-            _require_csv(clips, queries, entry)
-    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
-        if shared := count_trained_clips(run, source, data):
-            some = counted(shared, "recording")
-            log.warning("training uses %s of the ranked data source %s: its metrics are too high", some, source)
-    return blind
+    def rank(self) -> None:
+        """Rank what is not ranked; remove files of gone entries."""
+        for name in self.run.ranked_entries() - self.recipe.rank.keys():
+            log.warning("removing the files of rank entry %s, which the recipe no longer has", name)
+            self.run.forget(name)
+        for name in self.recipe.rank:
+            if is_ranked(self.recipe, self.run, name):
+                continue
+            self.run.forget(name)
+            if name in self.blind or not self.recipe.blind(name):  # else its files were missing when the run started
+                self._rank_entry(name)
+
+    def _rank_entry(self, name: str) -> None:
+        """Rank an entry, and write its files."""
+        run, entry, identity = self.run, self.recipe.rank[name], _identity(self.recipe, name)
+        if isinstance(entry, RankMoments):
+            retriever = self.retriever(entry.stage, entry.checkpoint, self.data.features)
+            result: Record = rank_moments(name, entry, self.data, retriever)
+        else:
+            result = self._rank_clips(name, entry)
+        files = [path.relative_to(run.folder).as_posix() for path in run.files(name)]
+        write_json(run.file("result", name), {"identity": identity, "files": files, "result": result.document()})
+
+    def _rank_clips(self, name: str, entry: RankEntry) -> Record:
+        recipe, run, edition = self.recipe, self.run, get_edition(entry.edition)
+        is_blind, ranked = name in self.blind, self.ranked(name)
+        sizes = counted(len(ranked.queries), "caption", ","), counted(len(ranked.clips), "clip", ",")
+        log.info("rank entry %s: ranking %s against %s", name, *sizes)
+        matrix = entry.scores(ranked, self)
+        write_scores(run.file("scores", name), replace(matrix, facts=matrix.facts | {"edition": edition.name}))
+        if is_blind or entry.csv:
+            write_csv(matrix, run.file("csv", name), edition)
+        checkpoint = matrix.facts[CHECKPOINT]
+        if is_blind:
+            shape = {"queries": len(matrix), "clips": len(matrix.clip_ids)}
+            return BlindResult(checkpoint=checkpoint, edition=edition.name, **shape)
+        write_clips(run.file("clips", name), ranked.clips)
+        source, first = recipe.ranked_source(name), recipe.ranked(name)
+        is_trained = isinstance(first, ByOneModel) and first.stage is not None
+        return ranked_result(
+            matrix,
+            edition,
+            self.before_training(source) if is_trained else None,
+            data=source,
+            checkpoint=checkpoint,
+            ceiling=ceiling_of(recipe.data[source]),
+            also_trained_on=count_trained_clips(run, source, self.data, entry.other_models),
+        )
 
 
 def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device) -> RankedSet:
@@ -131,12 +194,6 @@ def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Dev
     features = build_features(clips, experts, banks, device=device, whole={clip.id for clip in clips})
     refuse_broken([clip.id for clip in clips], features.broken, f"blind set {audio}")
     return RankedSet(clips, asked, features)
-
-
-def _require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:
-    """Refuse what the edition's CSV cannot hold."""
-    labels = matrix_labels(clips, queries, {})
-    csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))
 
 
 def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
@@ -170,59 +227,3 @@ def is_ranked(recipe: schema.Recipe, run: Run, name: str) -> bool:
     noted = read_json(path)
     is_there = all((run.folder / file).exists() for file in noted["files"])
     return is_there and bool(noted["identity"] | _identity(recipe, name) == noted["identity"])
-
-
-def rank_entries(ranking: RunRanking) -> None:
-    """Rank what is not ranked; remove files of gone entries."""
-    recipe, run = ranking.recipe, ranking.run
-    for name in run.ranked_entries() - recipe.rank.keys():
-        log.warning("removing the files of rank entry %s, which the recipe no longer has", name)
-        run.forget(name)
-    for name in recipe.rank:
-        if is_ranked(recipe, run, name):
-            continue
-        if recipe.blind(name) and name not in ranking.blind:  # its files were missing when the run started
-            run.forget(name)
-        else:
-            _rank_entry(name, ranking)
-
-
-def _rank_entry(name: str, ranking: RunRanking) -> None:
-    """Rank an entry, and write its files."""
-    recipe, run, entry = ranking.recipe, ranking.run, ranking.recipe.rank[name]
-    run.forget(name)
-    identity = _identity(recipe, name)
-    if isinstance(entry, RankMoments):
-        retriever = ranking.retriever(entry.stage, entry.checkpoint, ranking.data.features)
-        result: Record = rank_moments(name, entry, ranking.data, retriever)
-    else:
-        result = _rank_clips(name, entry, ranking)
-    files = [path.relative_to(run.folder).as_posix() for path in run.files(name)]
-    write_json(run.file("result", name), {"identity": identity, "files": files, "result": result.document()})
-
-
-def _rank_clips(name: str, entry: RankEntry, ranking: RunRanking) -> Record:
-    recipe, run, edition = ranking.recipe, ranking.run, get_edition(entry.edition)
-    is_blind = recipe.blind(name) is not None
-    ranked = ranking.blind[name] if is_blind else ranking.source(recipe.ranked_source(name))
-    sizes = counted(len(ranked.queries), "caption", ","), counted(len(ranked.clips), "clip", ",")
-    log.info("rank entry %s: ranking %s against %s", name, *sizes)
-    matrix = entry.scores(ranked, ranking)
-    write_scores(run.file("scores", name), replace(matrix, facts=matrix.facts | {"edition": edition.name}))
-    if is_blind or entry.csv:
-        write_csv(matrix, run.file("csv", name), edition)
-    facts = {"clips": len(matrix.clip_ids), "checkpoint": matrix.facts[CHECKPOINT]}
-    if is_blind:
-        return BlindResult(queries=len(matrix), edition=edition.name, **facts)
-    write_clips(run.file("clips", name), ranked.clips)
-    source, first = recipe.ranked_source(name), recipe.ranked(name)
-    is_trained = isinstance(first, ByOneModel) and first.stage is not None
-    return ranked_result(
-        matrix,
-        edition,
-        ranking.before_training(source) if is_trained else None,
-        data=source,
-        checkpoint=facts["checkpoint"],
-        ceiling=ceiling_of(recipe.data[source]),
-        also_trained_on=count_trained_clips(run, source, ranking.data, entry.other_models),
-    )

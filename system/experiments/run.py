@@ -16,15 +16,14 @@ import torch
 from data_tools.errors import kit_errors
 from data_tools.files import read_json, write_json
 from system.audio import Device
-from system.devices import device_of, gpu_of, moved
+from system.devices import device_of, gpu_of
 from system.experiments.moments import require_moments
-from system.experiments.ranking import RunRanking, is_ranked, open_rankable, rank_entries
+from system.experiments.ranking import RunRanking, is_ranked
 from system.experiments.summary import describe_run
 from system.losses import terms
 from system.losses.cider import Relevance
 from system.models.retrieval import RetrievalModel
 from system.processes import first_before_others, is_first, on_first
-from system.ranking.entries import RankedSet
 from system.recipe.data import Data, load_data, make_missing
 from system.recipe.load import Loaded, as_change, load_recipe, text_of
 from system.recipe.schema import Recipe
@@ -96,14 +95,14 @@ def run_steps(
             data = load_data(recipe, device)
             model = _prepare(loaded, run, data, device or device_of())
             relevance = training_relevance(recipe, data)
-        blind: dict[str, RankedSet] = {}  # of the first process; errors of ranking are found before the training
-        on_first(lambda: blind.update(open_rankable(recipe, data, model, run)))
-        train(recipe, run, data, model, relevance, Tracking(track if is_first() else None, run, profile))
+        initial = {name: value.cpu().clone() for name, value in model.state_dict().items()}  # not in a GPU's memory
+        ranking = RunRanking(recipe, run, data, model, initial)
+        on_first(ranking.prepare)  # errors of ranking are found before the training
+        train(recipe, run, data, model, initial, relevance, Tracking(track if is_first() else None, run, profile))
         if is_first() and until == "results":
             run.result.unlink(missing_ok=True)  # its entries change now
             run.adopt(loaded)
-            untrained = _initial_model(recipe, run, model.device)
-            rank_entries(RunRanking(recipe, run, data, model, untrained, blind))
+            ranking.rank()
             from system.runs.plots import draw_run  # matplotlib takes a second
 
             draw_run(run)
@@ -144,9 +143,10 @@ def _is_finished(loaded: Loaded, run: Run, until: Until) -> bool:
 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
-    """Build the model, and write what it depends on.
+    """Build the model before training, and write what it depends on.
 
-    It writes vocabulary.json, trained_on.csv and provenance.json, and embeds the texts of a frozen encoder.
+    The model only depends on the recipe, its seed, the vocabulary, and the published weights. The texts of a frozen
+    encoder are embedded; vocabulary.json, trained_on.csv and provenance.json are written.
 
     Raises:
         KitError: What the run reads has changed since it began, or a stage needs moments whose windows are not known.
@@ -156,26 +156,14 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
     if not run.vocabulary.exists():
         more = data.more_texts(recipe.trained_on)
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips, more))
-    model = _initial_model(recipe, run, device)
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe, read_json(run.vocabulary), device, published=True)
     if is_first():
         write_trained_clips(recipe, run, data)
         record_provenance(run, loaded, model.text.identity(), gpu_of(model.device))
     used = sorted({name for stage in recipe.stages.values() for name in stage.sources})
     model.text.prepare([*data.captions(used), *data.more_texts(used)])
     return model
-
-
-def _initial_model(recipe: Recipe, run: Run, device: torch.device) -> RetrievalModel:
-    """Build the model before training.
-
-    New layers have random weights, networks published ones. The model only depends on the recipe, its seed, the
-    vocabulary, and the published weights.
-    """
-    torch.manual_seed(recipe.seed)
-    model = build_model(recipe, read_json(run.vocabulary))
-    if recipe.model.audio.needs():
-        model.audio.load_pretrained()
-    return moved(model, device)
 
 
 def training_relevance(recipe: Recipe, data: Data) -> Relevance | None:

@@ -16,7 +16,7 @@ from data_tools.files import read_json
 from data_tools.manifest import Clip
 from data_tools.settings import read_shaped
 from data_tools.words import vocabulary_of
-from submission.runs.record import FittedScore, Record, finish_hint, read_result
+from submission.runs.record import FittedScore, Record, finish_hint
 from system.devices import device_of, memory_errors, moved
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model, how_to_fetch, published_model_settings
@@ -63,14 +63,22 @@ class Trained:
     folder: Path
 
 
-def build_model(recipe: schema.Recipe, vocabulary: list[str], device: torch.device | str = "cpu") -> RetrievalModel:
+def build_model(
+    recipe: schema.Recipe, vocabulary: list[str], device: torch.device | str = "cpu", published: bool = False
+) -> RetrievalModel:
     """Build a recipe's model with new weights.
 
     The weights are drawn from torch's random state.
+
+    Args:
+        published: Give networks their published weights, if the recipe names some.
     """
     with memory_errors("the model", "make the model's layers smaller, or use a machine with more memory"):
         text = recipe.model.text.build(vocabulary, Path(recipe.banks))
-        return moved(RetrievalModel(recipe.model, text, recipe.learned), device)
+        model = moved(RetrievalModel(recipe.model, text, recipe.learned), device)
+    if published and recipe.model.audio.needs():
+        model.audio.load_pretrained()
+    return model
 
 
 def training_vocabulary(
@@ -124,10 +132,9 @@ def open_trained(
     """
     device, changes = device or device_of(), list(changes)
     folder, _, entry = str(name).rpartition(":")
-    if folder and (Path(folder) / "resolved.json").exists():
-        return _open_run(Path(folder), entry, stage, checkpoint, changes, device)
-    if (name / "resolved.json").exists():
-        return _open_run(name, None, stage, checkpoint, changes, device)
+    for run, ranked in (folder, entry), (name, ""):
+        if run and (Path(run) / "resolved.json").exists():
+            return _open_run(Run(Path(run)), ranked, stage, checkpoint, changes, device)
     changed_banks = [as_change("banks", str(banks)), *changes]
     if (exported := local_folder(str(name), "model")) and (exported / "model.json").exists():
         return _open_exported(exported, changed_banks, device)
@@ -151,18 +158,13 @@ def open_trained(
 
 
 def _open_run(
-    folder: Path,
-    entry: str | None,
-    stage: str | None,
-    checkpoint: str | None,
-    changes: list[str],
-    device: torch.device,
+    run: Run, entry: str, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device
 ) -> Trained:
-    if not (folder / "vocabulary.json").exists():
+    folder = run.folder
+    if not run.vocabulary.exists():
         raise KitError(f"{folder} has not been trained yet; {finish_hint(folder)}")
-    noted, path = Run(folder).read_provenance(), folder / "resolved.json"
-    base = folder.resolve() / noted.started_in
-    recipe = _load_with_paths(path, changes, base)
+    noted = run.read_provenance()
+    recipe = _load_with_paths(run.resolved, changes, folder.resolve() / noted.started_in)
     single = {name: one for name, one in recipe.rank.items() if isinstance(one, ByOneModel)}
     if entry and entry not in single:
         raise KitError(
@@ -180,16 +182,11 @@ def _open_run(
         raise KitError(f"{folder} has no trained model, since its recipe has no stages; name {other}")
     if checkpoint is None and first and first.stage == stage:
         checkpoint = first.checkpoint
-    model = build_model(recipe, read_vocabulary(folder), device)
+    model = build_model(recipe, read_vocabulary(folder), device, published=stage is None)
     experts = {key.removeprefix("experts."): one for key, one in noted.inputs.items() if key.startswith("experts.")}
     _require_same_files(folder, experts, noted.inputs["text"], recipe, model)
-    if stage is None:
-        model.audio.load_pretrained()
-        taken = untrained_origin(recipe)
-    else:
-        taken = load_checkpoint(model, folder / stage, checkpoint or "last")
-    facts, fitted = model_facts(model, recipe, taken, Run(folder)), _read_fitted(folder, recipe, taken)
-    return Trained(model, recipe, facts.model_copy(update={"fitted": fitted}) if fitted else facts, folder)
+    taken = load_checkpoint(model, folder / stage, checkpoint or "last") if stage else untrained_origin(recipe)
+    return Trained(model, recipe, model_facts(model, recipe, taken, run), folder)
 
 
 def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
@@ -208,8 +205,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
 
 def _untrained(name: Path, recipe: schema.Recipe, device: torch.device) -> Trained:
     """Build a model with its published weights."""
-    model = build_model(recipe, [], device)
-    model.audio.load_pretrained()
+    model = build_model(recipe, [], device, published=True)
     return Trained(model, recipe, model_facts(model, recipe, untrained_origin(recipe)), name)
 
 
@@ -226,6 +222,8 @@ def model_facts(model: RetrievalModel, recipe: schema.Recipe, checkpoint: str, r
         editions = {str(entry.edition) for entry in recipe.rank.values()}
         facts |= {"edition": editions.pop() if len(editions) == 1 else None, "seed": recipe.seed}
         facts |= {"run": run.folder.name, "commits": run.read_provenance().commits}
+        if fitted := _read_fitted(run, recipe, checkpoint):
+            facts["fitted"] = fitted
     return ModelFacts.model_validate(facts)
 
 
@@ -257,16 +255,16 @@ def _require_same_files(
         raise KitError(f"{folder} was trained with another file of model.text; name it with {options}")
 
 
-def _read_fitted(folder: Path, recipe: schema.Recipe, checkpoint: str) -> FittedScore | None:
-    """Read what a run's first entry of moments has fitted.
+def _read_fitted(run: Run, recipe: schema.Recipe, checkpoint: str) -> FittedScore | None:
+    """Read what a finished run's first entry of moments has fitted.
 
     Numbers of another checkpoint do not count.
     """
-    name, entry = next(iter(recipe.rank_moments.items()), ("", None))
-    if entry is None or entry.fit is None or not (folder / "result.json").exists():
-        return None
-    found = read_result(folder).moments.get(name)
-    return found.fitted if found and found.checkpoint == describe_fit(checkpoint, entry.fit) else None
+    for name, entry in list(recipe.rank_moments.items())[:1]:
+        found = run.read_result().moments.get(name) if entry.fit and run.result.exists() else None
+        if found and found.checkpoint == describe_fit(checkpoint, str(entry.fit)):
+            return found.fitted
+    return None
 
 
 def describe_fit(checkpoint: str, source: str) -> str:

@@ -9,7 +9,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -56,21 +56,26 @@ Validated = tuple[dict[str, float], dict[str, float]]  # metrics, and spreads of
 
 
 def train(
-    recipe: schema.Recipe, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None, track: Tracking
+    recipe: schema.Recipe,
+    run: Run,
+    data: Data,
+    model: RetrievalModel,
+    initial: Mapping[str, torch.Tensor],
+    relevance: Relevance | None,
+    track: Tracking,
 ) -> None:
     """Train the stages that are not finished.
 
     Each begins with the initial model, or with weights that it names.
 
     Args:
-        model: With its initial weights.
+        initial: Weights of the model before training.
         relevance: CIDEr-D of the captions; None if no loss needs it.
         track: Gets every line of metrics.jsonl.
     """
     uses_chunks = any(stage.grad_cache_chunk for stage in recipe.stages.values())
     if process_count() > 1 and model.device.type == "cuda" and not uses_chunks:
         torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # statistics of the whole batch
-    initial = {name: value.cpu().clone() for name, value in model.state_dict().items()}  # not in a GPU's memory
     earlier: list[EpochLine] = []
     for name, stage in recipe.stages.items():
         if (run.folder / name / "done.json").exists():

@@ -221,7 +221,7 @@ def test_run_uses_the_blind_sets_that_exist_when_it_starts(there_first, desk, wo
     def trains(*_: object) -> None:
         shutil.rmtree("set") if there_first else unpack(world)
 
-    monkeypatch.setattr("system.training.train.train", trains)
+    monkeypatch.setattr("system.experiments.run.train", trains)
     rank()
     assert list(result()["blind"]) == (["blind"] if there_first else [])
 
@@ -274,7 +274,7 @@ def test_files_of_removed_rank_entries_are_deleted(desk, caplog):
     assert "evaluation.npy" in names
 
 
-@pytest.mark.parametrize("place", ["ranking._rank_entry", "run.describe_run"])
+@pytest.mark.parametrize("place", ["ranking.RunRanking._rank_entry", "run.describe_run"])
 def test_interrupted_ranking_leaves_no_old_result(place, desk, monkeypatch):
     change(evaluation=entry(checkpoint="last"))
     with monkeypatch.context() as patched:
