@@ -47,7 +47,7 @@ from system.training.schedule import ends_early, learning_rate, parameter_groups
 from system.training.step import add_gradients, read_numbers
 from system.training.teachers import embed_by_teachers
 from system.training.tracking import EVERY, Tracking, metrics_by_step
-from system.training.validation import ClipValidation, MomentValidation, Validation, collapse_messages
+from system.training.validation import ClipValidation, MomentValidation, collapse_messages
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +116,9 @@ def train_stage(
     relevance = relevance if terms.need_relevance(stage.losses) else None
     with first_before_others():
         teachers = embed_by_teachers(recipe, stage, run, data, device)
-    if stage.unit == "moment":
-        watched = {source: (data.readable_clips(source), data.moments[source]) for source in stage.monitor.data}
-        validate: Validation = MomentValidation(watched, stage, data.features, precision)
-    else:
-        clips = [clip for source in stage.monitor.data for clip in data.readable_clips(source)]
-        validate = ClipValidation(clips, stage, data.features, relevance, teachers, precision)
+    watched = [item for source in stage.monitor.data for item in data.items(source, stage.unit)]
+    kind = MomentValidation if stage.unit == "moment" else ClipValidation
+    validate = kind(watched, stage, data.features, relevance, teachers, precision)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups, decay = parameter_groups(model, stage.optimizer), stage.optimizer.weight_decay
     optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=device.type == "cuda" or None)

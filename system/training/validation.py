@@ -4,21 +4,20 @@ Embeddings that are nearly equal have collapsed.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from data_tools.errors import KitError
-from data_tools.manifest import Clip
-from data_tools.moments import Moment
 from submission.editions import get_moments_edition
 from submission.metrics.moments import score_moments
 from submission.metrics.retrieval import average_precision, recall
 from submission.metrics.summary import metric_values
 from submission.ordering import relevant_ranks
-from system.batches.items import Item, make_items, make_moment_items
+from system.batches.items import Item
 from system.batches.loader import Teachers, make_batch_without_audio
 from system.devices import in_precision, seed_generators
 from system.features.extract import Features
@@ -40,15 +39,44 @@ OF_ALL = {"mAP@10", "mAP@16", "recall_sum"}  # metrics over all captions and cli
 class Validation:
     """Validates a model by the metrics of a subclass."""
 
-    def __init__(self, stage: schema.Stage, features: Features, precision: str) -> None:
-        """Keep the settings.
+    fewest, lack = 1, "no moment of a readable recording; repair these"  # clips, and what to do without them
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        stage: schema.Stage,
+        features: Features,
+        relevance: Relevance | None = None,
+        teachers: Teachers | None = None,
+        precision: str = "float32",
+    ) -> None:
+        """Divide the items into batches.
 
         Args:
             precision: Of embeddings; scores are in float32.
         """
-        self.stage, self.features, self.precision = stage, features, precision
-        self.clips: list[Clip] = []
-        self.texts: list[str] = []
+        self.items, self.stage, self.features, self.precision = items, stage, features, precision
+        self.clips = list({item.clip.id: item.clip for item in items}.values())
+        if len(self.clips) < self.fewest:
+            raise KitError(f"monitor.data {stage.monitor.data}: {self.lack}")
+        row = {clip.id: number for number, clip in enumerate(self.clips)}
+        self.clip_of = [row[item.clip.id] for item in items]
+        self.texts = [caption for item in items for caption in item.captions]
+        first = np.cumsum([0, *(len(item.captions) for item in items)]).tolist()  # rows of items' texts
+        order, size, most = self.order(len(items)), stage.batch_size, stage.captions_per_clip
+        count = most if isinstance(most, int) else None
+        self.batches = []  # with the rows of their clips and captions
+        for rows in (order[start : start + size] for start in range(0, len(order), size)):
+            group = [
+                items[i]._replace(captions=items[i].captions[:count], numbers=items[i].numbers[:count]) for i in rows
+            ]
+            texts = [first[i] + n for i, item in zip(rows, group, strict=True) for n in range(len(item.captions))]
+            batch = make_batch_without_audio(group, features, relevance, teachers)
+            self.batches.append((batch, [self.clip_of[i] for i in rows], texts))
+
+    def order(self, count: int) -> list[int]:
+        """Return the items of the batches."""
+        return list(range(count))
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
         """Return the monitored metrics, and the embeddings' spreads."""
@@ -59,6 +87,12 @@ class Validation:
         with torch.inference_mode(), torch.random.fork_rng(devices):
             values = self.metrics(model, clips, captions)
         return {name: values[name] for name in self.stage.monitor.metrics}, spreads(clips, captions)
+
+    def batch_scores(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> Iterator[BatchScores]:
+        """Score each batch; its random negatives are always the same."""
+        for number, (batch, of_clips, of_texts) in enumerate(self.batches):
+            seed_generators(number)
+            yield model.batch_scores(batch.to(model.device), clips.rows(of_clips), captions.rows(of_texts))
 
     def metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
         raise NotImplementedError
@@ -74,45 +108,28 @@ class ClipValidation(Validation):
     each clip.
     """
 
-    def __init__(
-        self,
-        clips: Sequence[Clip],
-        stage: schema.Stage,
-        features: Features,
-        relevance: Relevance | None = None,
-        teachers: Teachers | None = None,
-        precision: str = "float32",
-    ) -> None:
-        """Collect the clips and captions to validate on."""
-        super().__init__(stage, features, precision)
-        self.clips = list({clip.id: clip for clip in clips if clip.captions}.values())
-        if len(self.clips) < 2:
-            raise KitError(f"monitor.data {stage.monitor.data}: fewer than two clips with captions; add clips")
-        items, size, count = make_items(self.clips, stage.unit), stage.batch_size, stage.captions_per_clip
-        full = len(items) // size * size or len(items)
-        chosen = [items[i] for i in np.random.default_rng(0).permutation(len(items))[:full]]
-        if isinstance(count, int):
-            chosen = [Item(item.clip, item.captions[:count], item.numbers[:count]) for item in chosen]
-        groups = [chosen[i : i + size] for i in range(0, full, size)]
-        self.batches = [(group, make_batch_without_audio(group, features, relevance, teachers)) for group in groups]
-        self.texts = [caption for clip in self.clips for caption in clip.captions]
-        self.clip_row = {clip.id: row for row, clip in enumerate(self.clips)}
-        self.text_row = {text: row for row, text in enumerate(self.texts)}
+    fewest, lack = 2, "fewer than two clips with captions; add clips"
+
+    def __init__(self, items: Sequence[Item], *rest: Any) -> None:
+        """Leave out the items of a clip that is in several sources."""
+        super().__init__(list({(item.clip.id, item.numbers): item for item in items}.values()), *rest)
+
+    def order(self, count: int) -> list[int]:
+        full = count // self.stage.batch_size * self.stage.batch_size or count
+        found: list[int] = np.random.default_rng(0).permutation(count)[:full].tolist()
+        return found
 
     def metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        found = []
-        for number, (items, batch) in enumerate(self.batches):
-            seed_generators(number)  # of the random negatives
-            of_batch = clips.rows([self.clip_row[item.clip.id] for item in items])
-            texts = captions.rows([self.text_row[text] for text in batch.captions])
-            scores = model.batch_scores(batch.to(model.device), of_batch, texts)
-            found.append((float(terms.total_loss(scores, self.stage.losses)), *accuracies(scores)))
+        found = [
+            (float(terms.total_loss(scores, self.stage.losses)), *accuracies(scores))
+            for scores in self.batch_scores(model, clips, captions)
+        ]
         means = [sum(value / len(found) for value in values) for values in zip(*found, strict=True)]
         values = dict(zip(("loss", "m1", "m2"), means, strict=True))
         if OF_ALL & set(self.stage.monitor.metrics):
             matrix = np.concatenate(list(model.score_blocks(captions, clips)))
             relevant = [[row] for row, clip in enumerate(self.clips) for _ in clip.captions]
-            ranks, counts = relevant_ranks(matrix, relevant, list(self.clip_row)), [1] * len(relevant)
+            ranks, counts = relevant_ranks(matrix, relevant, [clip.id for clip in self.clips]), [1] * len(relevant)
             values |= {f"mAP@{k}": float(average_precision(ranks, counts, k).mean()) for k in (10, 16)}
             values["recall_sum"] = sum(float(recall(ranks, counts, k).mean()) for k in (1, 5, 10))
         return values
@@ -138,35 +155,9 @@ class MomentValidation(Validation):
     moments file. Windows are found by the method in the stage's setting `monitor`.
     """
 
-    def __init__(
-        self,
-        watched: Mapping[str, tuple[Sequence[Clip], Sequence[Moment]]],
-        stage: schema.Stage,
-        features: Features,
-        precision: str = "float32",
-    ) -> None:
-        """Collect the moments to validate on.
-
-        Args:
-            watched: Clips and moments by data source.
-        """
-        super().__init__(stage, features, precision)
-        self.items = [item for clips, moments in watched.values() for item in make_moment_items(clips, moments)]
-        if not self.items:
-            raise KitError(f"monitor.data {stage.monitor.data}: no moment of a readable recording; repair these")
-        self.clips = list({item.clip.id: item.clip for item in self.items}.values())
-        self.texts = [item.captions[0] for item in self.items]
-        row = {clip.id: number for number, clip in enumerate(self.clips)}
-        self.clip_of = [row[item.clip.id] for item in self.items]
-        starts, size = range(0, len(self.items), stage.batch_size), stage.batch_size
-        self.batches = [(i, make_batch_without_audio(self.items[i : i + size], features, None)) for i in starts]
-
     def metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
         total, monitor = 0.0, self.stage.monitor
-        for start, batch in self.batches:
-            rows = list(range(start, start + len(batch.clip_keys)))
-            of_batch = clips.rows([self.clip_of[row] for row in rows])
-            scores = model.batch_scores(batch.to(model.device), of_batch, captions.rows(rows))
+        for (_, rows, _), scores in zip(self.batches, self.batch_scores(model, clips, captions), strict=True):
             total += float(terms.total_loss(scores, self.stage.losses)) * len(rows)
         values = {"loss": total / len(self.items)}
         if schema.OF_WINDOWS & set(monitor.metrics):

@@ -12,7 +12,7 @@ import torch
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.audio.logmel import LogMel
-from system.batches.items import Item
+from system.batches.items import Item, make_items
 from system.batches.loader import collate
 from system.features.extract import Features, build_features
 from system.losses import terms as losses
@@ -178,7 +178,8 @@ def validated(world: Any, model: RetrievalModel, split: str, precision: str = "f
     monitor = recipe.stages["only"].monitor
     changes["monitor"] = monitor.model_copy(update={"metrics": changes.pop("metrics", monitor.metrics)})
     stage = recipe.stages["only"].model_copy(update=changes)
-    return ClipValidation([clip for clip in clips if clip.split == split], stage, features, precision=precision)(model)
+    items = make_items([clip for clip in clips if clip.split == split], stage.unit)
+    return ClipValidation(items, stage, features, None, None, precision)(model)
 
 
 def test_validation_metrics_match_slow_reference(world):
@@ -246,4 +247,4 @@ def test_validation_uses_the_same_random_negatives_each_time(world):
 def test_validation_with_one_clip_is_refused(world):
     recipe, clips, features = world
     with pytest.raises(KitError, match="two clips"):
-        ClipValidation(clips[:1], recipe.stages["only"], features)
+        ClipValidation(make_items(clips[:1], "clip"), recipe.stages["only"], features)

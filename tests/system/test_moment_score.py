@@ -153,9 +153,9 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path):
     moments = [Moment(id=str(n), text=text, clip=clip, windows=[at]) for n, (clip, text, at) in enumerate(asked)]
     term = FrameCrossEntropy(kind="frame_cross_entropy", weight=1)
     monitor = SimpleNamespace(metrics=["loss"], data=["validation"])
-    stage: Any = SimpleNamespace(batch_size=2, losses=[term], monitor=monitor)
+    stage: Any = SimpleNamespace(batch_size=2, losses=[term], monitor=monitor, captions_per_clip=None)
     features = Features({"any": bank}, {clip.id: clip.id for clip in clips}, grids={"any": Grid(1.0, 0.5)})
-    validation = MomentValidation({"validation": (clips, moments)}, stage, features)
+    validation = MomentValidation(make_moment_items(clips, moments), stage, features)
     model: Any = model_of(Letters())
     model.score, model.temperature = numbered(MomentScore(), 2.0, -1.0, 0.0, 0.0), None
     embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))

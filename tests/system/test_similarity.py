@@ -25,6 +25,7 @@ from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.batches.items import make_items
 from system.features.bank import Bank
 from system.features.extract import Features
 from system.losses.terms import Ranking
@@ -231,7 +232,7 @@ def scored_by_a_process(folder: Path, long: int) -> tuple[float, np.ndarray]:
     hard = Ranking(kind="ranking", weight=1, margin=0.5, relax="none", negatives="audio_hard")
     monitor = SimpleNamespace(metrics=["loss", "m1", "m2", "mAP@10"], data=["validation"])
     stage: Any = SimpleNamespace(batch_size=32, captions_per_clip="all", unit="clip", losses=[hard], monitor=monitor)
-    ClipValidation(clips, stage, features)(model)
+    ClipValidation(make_items(clips, "clip"), stage, features)(model)
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 2**20
     return peak, scores[:3, :40]
 
