@@ -14,12 +14,12 @@ from torch import nn
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import format_size, free_bytes
-from data_tools.manifest import Clip, of_split, read_manifest
+from data_tools.manifest import Clip, caption_queries, of_split, read_manifest
 from data_tools.moments import Moment
-from submission.editions import get_edition
 from system.audio import common_fault
 from system.batches.augment import Augmentation
-from system.batches.items import require_known_windows
+from system.batches.items import make_items, require_known_windows
+from system.experiments.ranking import require_csv
 from system.models.retrieval import trainable_numbers
 from system.recipe import schema
 from system.recipe.data import few_clips, input_paths, moments_of
@@ -53,7 +53,7 @@ class Found(NamedTuple):
             return len(self.moments)
         if self.expected:
             return self.expected.captions if unit == "pair" else self.expected.clips
-        return sum(len(clip.captions) if unit == "pair" else bool(clip.captions) for clip in self.clips)
+        return len(make_items(self.clips, unit))
 
     @property
     def seconds(self) -> float:
@@ -138,8 +138,11 @@ def check(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
     for name, source in recipe.data.items():
         yield from _source(f"data {name}", source, recipe.making(source), data[name], audio.reads_clips)
     needed = 0.0
+    seconds = sum({(source.manifest, source.split): data[key].seconds for key, source in recipe.data.items()}.values())
     for name, expert in audio.experts.items():
-        size = _bank_bytes(recipe, data, name)
+        is_stored = expert.computed and expert.kind != "waveform"
+        frame = expert.dim * np.dtype(expert.dtype).itemsize if is_stored else 0
+        size = seconds * expert.frames_per_second * frame
         stored = f", {format_size(size)} in {recipe.banks}/" if size else ""
         yield Line(FACT, f"expert {name}", f"{expert.frame_description}{stored}")
         for source_name, found in data.items():
@@ -196,15 +199,6 @@ def _missing_manifest(where: str, file: str, expected: schema.Expected | None, s
     yield from (Line(MISSING, path, f"put this file or folder at its path; {at}") for path in absent)
 
 
-def _bank_bytes(recipe: schema.Recipe, data: Data, name: str) -> float:
-    """Return the bytes of an expert's frames of all clips."""
-    expert = recipe.model.audio.experts[name]
-    if not expert.computed or expert.kind == "waveform":
-        return 0.0
-    unique = {(source.manifest, source.split): data[key].seconds for key, source in recipe.data.items()}
-    return sum(unique.values()) * expert.frames_per_second * expert.dim * np.dtype(expert.dtype).itemsize
-
-
 def _model(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
     model, unknown = recipe.model, set()  # sides that cannot be built yet
     for key, part in model.parts.items():
@@ -248,23 +242,17 @@ def trainable_parameters(recipe: schema.Recipe, data: Data, unknown: Collection[
 
 
 def _stage(where: str, stage: schema.Stage, data: Data) -> Iterator[Line]:
-    sources = [data[source] for source in stage.train.data]
     steps = steps_per_epoch(stage, data)
     updates = f"{stage.epochs * steps:,} updates" if steps else "unknown number of updates"
     yield Line(FACT, where, f"{updates} of {stage.batch_size} {stage.unit}s from {' + '.join(stage.train.data)}")
-    items = [found.items(stage.unit) for found in sources]
-    if all(items) and sum(items) < stage.batch_size:
-        yield Line(
-            MISTAKE, where, f"batch_size {stage.batch_size} is above the {counted(sum(items), 'item')}; lower it"
-        )
-    monitored = [data[source] for source in stage.monitor.data]
-    clips = [found.items("clip") for found in monitored]
-    if stage.unit != "moment" and all(clips) and sum(clips) < 2:
-        yield Line(MISTAKE, where, f"validation needs two clips with captions, not {sum(clips)}; change monitor.data")
-    moments = [moment for found in (*sources, *monitored) for moment in found.moments]
+    if 0 < (items := _count(stage.train.data, stage.unit, data)) < stage.batch_size:
+        yield Line(MISTAKE, where, f"batch_size {stage.batch_size} is above the {counted(items, 'item')}; lower it")
+    if stage.unit != "moment" and _count(stage.monitor.data, "clip", data) == 1:
+        yield Line(MISTAKE, where, "validation needs two clips with captions, not 1; change monitor.data")
+    moments = [moment for source in stage.sources for moment in data[source].moments]
     if stage.unit == "moment" and (fault := _error(require_known_windows, moments)):
         yield Line(MISTAKE, where, fault)
-    trained = [clip for found in sources for clip in found.clips]
+    trained = [clip for source in stage.train.data for clip in data[source].clips]
     if stage.augment and trained and (fault := _error(Augmentation, stage.augment, trained)):
         yield Line(MISTAKE, f"{where} augment", fault)
 
@@ -282,8 +270,13 @@ def steps_per_epoch(stage: schema.Stage, data: Data) -> int:
     """Return the steps of an epoch; 0 if unknown."""
     if stage.steps_per_epoch != "all":
         return stage.steps_per_epoch
-    items = [data[source].items(stage.unit) for source in stage.train.data]
-    return sum(items) // stage.batch_size if all(items) else 0
+    return _count(stage.train.data, stage.unit, data) // stage.batch_size
+
+
+def _count(sources: Sequence[str], unit: str, data: Data) -> int:
+    """Return the number of items of sources; 0 if unknown."""
+    counts = [data[source].items(unit) for source in sources]
+    return sum(counts) if all(counts) else 0
 
 
 def _rankings(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
@@ -293,8 +286,6 @@ def _rankings(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
         text = f"{recipe.ranked(name).pool[0]} ranked by {entry.kind}, edition {entry.edition}{absent}"
         yield Line(FACT, f"rank {name}", text)
     for name, entry in recipe.scored.items():
-        clips = len(data[recipe.ranked_source(name)].clips)
-        edition = get_edition(entry.edition).for_pool(clips)
-        if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
-            fault = f"a ranked CSV needs {edition.ranking_length} clips, not {clips}; set csv: false"
-            yield Line(MISTAKE, f"rank {name}", fault)
+        clips = data[recipe.ranked_source(name)].clips
+        if entry.csv and clips and (fault := _error(require_csv, clips, caption_queries(clips), entry)):
+            yield Line(MISTAKE, f"rank {name}", f"{fault}; or set csv: false")

@@ -1,6 +1,5 @@
 """Measure a training step of each stage (`check --step`)."""
 
-import itertools
 import os
 import resource
 import sys
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
@@ -72,15 +72,15 @@ def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, clips_of: Clips, 
     longest = sorted((text for clip in clips for text in clip.captions), key=len, reverse=True) or [CAPTION]
     drawn = stage.captions_per_clip or 1
     limit = drawn if isinstance(drawn, int) else sys.maxsize
-    most = sorted((min(len(clip.captions), limit) for clip in clips if clip.captions), reverse=True)[:size] or [1]
-    counts = list(itertools.islice(itertools.cycle(most), size))
-    captions = list(itertools.islice(itertools.cycle(longest), sum(counts)))
+    most = sorted((min(len(clip.captions), limit) for clip in clips if clip.captions), reverse=True) or [1]
+    counts = np.resize(most, size)
+    captions = np.resize(longest, counts.sum()).tolist()
     audio, longest_crop = {}, recipe.model.audio.training_frames or sys.maxsize
     for name, expert in recipe.model.audio.experts.items():
         frames = min(max(1, round(seconds * expert.frames_per_second)), longest_crop)
         values = torch.zeros(size, frames, expert.dim, dtype=getattr(torch, expert.dtype))
         audio[name] = Series(values, torch.full((size,), frames))
-    row_of = torch.arange(size).repeat_interleave(torch.tensor(counts))
+    row_of = torch.arange(size).repeat_interleave(torch.from_numpy(counts))
     factors = torch.ones(size, size) if any(term.needs_relevance for term in stage.losses) else None
     teachers = {name: torch.zeros(size, len(row_of)) for term in stage.losses for name in term.taught_by}
     labels = torch.zeros(size, 1, dtype=torch.bool) if stage.unit == "moment" else None

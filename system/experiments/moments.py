@@ -80,19 +80,20 @@ def require_moments(recipe: schema.Recipe, data: Data) -> None:
 
     Windows must be known to train and to fit, and recordings short enough to find windows in.
     """
-    entries = recipe.rank_moments.values()
-    for entry in entries:
+    searched = list[str]()
+    for entry in recipe.rank_moments.values():
         asked = _asked_of_source(data, entry.data)
         refuse_broken(asked.recordings, data.features.broken, f"data source {entry.data}")
-    stages = [stage for stage in recipe.stages.values() if stage.unit == "moment"]
-    fitted = [entry.fit for entry in entries if entry.fit]
-    for source in [*fitted, *(source for stage in stages for source in stage.sources)]:
-        require_known_windows(data.moments[source])
-    for source in fitted:
-        inside_recordings(data.moments[source], data.readable_clips(source))
-    watched = [stage.monitor for stage in stages if schema.OF_WINDOWS & set(stage.monitor.metrics)]
-    searched = [*(entry.data for entry in entries), *(source for monitor in watched for source in monitor.data)]
-    for source in [*fitted, *searched]:
+        searched.append(entry.data)
+        if entry.fit:
+            data.items(entry.fit, "moment")
+            searched.append(entry.fit)
+    for stage in [stage for stage in recipe.stages.values() if stage.unit == "moment"]:
+        for source in stage.sources:
+            require_known_windows(data.moments[source])
+        if schema.OF_WINDOWS & set(stage.monitor.metrics):
+            searched += stage.monitor.data
+    for source in searched:
         require_short_recordings(data.moments[source], data.features)
 
 

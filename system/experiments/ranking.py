@@ -15,13 +15,13 @@ import torch
 
 from data_tools.cli import counted
 from data_tools.files import read_json, write_json
-from data_tools.manifest import Clip, caption_queries, read_queries
+from data_tools.manifest import Clip, Query, caption_queries, read_queries
 from submission.editions import get_edition
 from submission.formats.csv_files import csv_of, write_csv
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks, read_scores, write_scores
 from submission.runs.entry import ranked_result
 from submission.runs.record import BlindResult, Record, write_clips
-from system.audio import Device, file_sha256
+from system.audio import Device
 from system.batches.loader import Taught
 from system.experiments.moments import rank_moments
 from system.experiments.summary import ceiling_of
@@ -119,9 +119,9 @@ class RunRanking:
             if isinstance(recipe.ranked(name), ByOneModel):
                 require_known_words(self.model, self.source(source).queries)
             if entry.csv:
-                self._require_csv(name)
+                require_csv(*self.source(source)[:2], entry)
         for name, ranked in self.blind.items():
-            self._require_csv(name)
+            require_csv(*ranked[:2], recipe.rank[name])
             if unknown := self.model.text.without_known_words([query.text for query in ranked.queries]):
                 some = counted(len(unknown), "query")
                 said = "rank entry %s: no known word in %s, first %r; clips keep their order"
@@ -130,12 +130,6 @@ class RunRanking:
             if shared := count_trained_clips(self.run, source, self.data):
                 some = counted(shared, "recording")
                 log.warning("training uses %s of the ranked data source %s: its metrics are too high", some, source)
-
-    def _require_csv(self, name: str) -> None:
-        """Refuse what the CSV of an entry's edition cannot hold."""
-        labels = matrix_labels(*self.ranked(name)[:2], {})
-        zeros = matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)])
-        csv_of(zeros, get_edition(self.recipe.rank[name].edition))
 
     def rank(self) -> None:
         """Rank what is not ranked; remove files of gone entries."""
@@ -187,6 +181,12 @@ class RunRanking:
         )
 
 
+def require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:
+    """Refuse what the CSV of an entry's edition cannot hold."""
+    labels = matrix_labels(clips, queries, {})
+    csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))
+
+
 def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device) -> RankedSet:
     """Open a blind set, whose clips must all be readable."""
     clips, asked = list_clips(audio), read_queries(Path(queries))
@@ -204,10 +204,9 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     entry = recipe.rank[name]
     found: dict[str, Any] = {f"rank.{name}": entry.model_dump(mode="json")}
     found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
-    found |= checksums(map(Path, entry.other_models))
-    if any(recipe.data[source].split == "blind" for source in entry.sources):
-        given = [Path(name) for name in getattr(recipe.model.text, "blind_files", ())]
-        found |= {str(path): file_sha256(path) for path in given if path.exists()}
+    is_blind = any(recipe.data[source].split == "blind" for source in entry.sources)
+    given = getattr(recipe.model.text, "blind_files", ()) if is_blind else ()
+    found |= checksums(map(Path, entry.other_models), map(Path, given))
     if isinstance(entry, RankBlind) and not entry.missing_files:
         found["queries"] = [[query.id, query.text] for query in read_queries(Path(entry.queries))]
         found["clips"] = {clip.id: Data.quick_checksum(clip) for clip in list_clips(entry.audio)}

@@ -14,9 +14,6 @@ from pydantic import Field, ValidationError, model_validator
 from data_tools.cli import about
 from data_tools.files import write_text
 from data_tools.settings import Name, Strict, fault_of
-from submission.editions import get_moments_edition
-from submission.formats.moments import read_moment_truth
-from submission.formats.score_matrix import read_scores
 from submission.metrics.intervals import paired_difference
 from submission.metrics.summary import (
     CLIPS,
@@ -24,16 +21,15 @@ from submission.metrics.summary import (
     ranks_in_matrix,
     summarise,
     summarise_audio_to_text,
-    summarise_moments_file,
 )
+from submission.runs.entry import open_entry
 from submission.runs.record import EpochLine, MomentsResult, read_result
 from system.audio import Device
 from system.experiments.run import Until, run_steps
 from system.processes import is_first, on_first
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, as_change, lines_of, load_recipe, read_document
-from system.recipe.schema import LOWER_IS_BETTER
-from system.runs.folder import Run
+from system.runs.folder import Run, best_epochs
 from system.runs.overview import CHOSEN_BY
 
 Column = Literal[
@@ -187,28 +183,26 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
     run = Run(folder_of(study, *key, runs))
     epochs = run.read_metrics()
     for name, entry in run.results.items():
+        ranked = open_entry(f"{run.folder}:{name}")
         bounds: dict[str, Any]
         if isinstance(entry, MomentsResult):
-            truth, edition = read_moment_truth(run.file("truth", name)), get_moments_edition(entry.edition)
-            summary = summarise_moments_file(run.file("windows", name), truth, edition)
+            summary, tested = ranked.summary, "R1@0.7"
             new = {f"{metric} new texts": value for metric, value in (entry.figures_of_new_texts or {}).items()}
             figures = summary.values | summary.by_length | new
-            tested, bounds = "R1@0.7", {"random": entry.random, "true frames": entry.ceiling}
+            bounds = {"random": entry.random, "true frames": entry.ceiling}
             bounds = {what: values and values[entry.metric] for what, values in bounds.items()}
         else:
-            matrix = read_scores(run.file("scores", name))
-            summary = summarise(ranks_in_matrix(matrix), (*CLIPS, "mAP"))
-            both = {"T2A": summary.values, "A2T": summarise_audio_to_text(ranks_from_audio(matrix)).values}
+            summary = summarise(ranks_in_matrix(ranked.matrix), (*CLIPS, "mAP"))
+            both = {"T2A": summary.values, "A2T": summarise_audio_to_text(ranks_from_audio(ranked.matrix)).values}
             figures = {f"{way} {metric}": one for way, values in both.items() for metric, one in values.items()}
             tested = next((one[4:] for one in study.columns if one.startswith("T2A mAP")), "mAP@10")
             bounds = {"chance": entry.chance, "ceiling": entry.ceiling}
-        yield {
-            **{"cell": key[0], "data": name, "clips": summary.queries.n_pool},
-            **{"groups": summary.queries.groups, "values": summary.per_query[tested]},
-            **validation_of(recipe, name, epochs),
-            **{column: figures.get(column) for column in study.columns},
-            **{f"{what} {entry.metric}": value for what, value in bounds.items() if key[1] == study.seeds[0]},
-        }
+        row: dict[str, Any] = {"cell": key[0], "data": name, "clips": summary.queries.n_pool}
+        row |= {"groups": summary.queries.groups, "values": summary.per_query[tested]}
+        row |= validation_of(recipe, name, epochs) | {column: figures.get(column) for column in study.columns}
+        if key[1] == study.seeds[0]:
+            row |= {f"{what} {entry.metric}": value for what, value in bounds.items()}
+        yield row
 
 
 def validation_of(recipe: schema.Recipe, name: str, epochs: Sequence[EpochLine]) -> dict[str, float]:
@@ -217,13 +211,12 @@ def validation_of(recipe: schema.Recipe, name: str, epochs: Sequence[EpochLine])
     For the last checkpoint, it is the first known of CHOSEN_BY. Entries that use several checkpoints have none.
     """
     stage, which = (getattr(recipe.rank[name], key, "") for key in ("stage", "checkpoint"))
-    known = [line.validation for line in epochs if line.stage == stage]
+    known = [line for line in epochs if line.stage == stage]
     for metric in (which, *CHOSEN_BY):
-        if known and metric in known[-1]:
-            values = [one[metric] for one in known]
-            best = min(values) if metric in LOWER_IS_BETTER else max(values)
+        if known and metric in known[-1].validation:
             where = " (test split)" if recipe.stages[stage].monitor.test_split else ""
-            return {f"validation {metric}{where}": values[-1] if which == "last" else best}
+            value, _ = best_epochs(known[-1:] if which == "last" else known, metric)[0]
+            return {f"validation {metric}{where}": value}
     return {}
 
 

@@ -22,7 +22,7 @@ from data_tools.files import replacing
 from data_tools.settings import read_shaped
 from submission.editions import format_metric
 from submission.runs.record import EpochLine, finish_hint
-from system.recipe.schema import LOWER_IS_BETTER
+from system.runs.folder import best_epochs
 
 OF_LOSSES = "learned."  # start of the names of the learned parameters of losses
 
@@ -72,19 +72,10 @@ class Progress(BaseModel):
         """The validation metrics of every finished epoch, oldest first."""
         return [line.validation for line in self.lines]
 
-    def best(self, metric: str) -> list[tuple[float, int]]:
-        """Return (value, epoch) of all epochs, best first.
-
-        Of equal values, the earlier epoch is better.
-        """
-        sign = 1 if metric in LOWER_IS_BETTER else -1
-        values = [(line.validation[metric], line.epoch) for line in self.lines]
-        return sorted(values, key=lambda one: (sign * one[0], one[1]))
-
     def kept(self, keep: int) -> set[int]:
         """Return the epochs among the `keep` best by any metric."""
         metrics = self.lines[0].validation if self.lines else ()
-        return {epoch for metric in metrics for _, epoch in self.best(metric)[:keep]}
+        return {epoch for metric in metrics for _, epoch in best_epochs(self.lines, metric)[:keep]}
 
 
 def weights_file(folder: Path, epoch: int) -> Path:
@@ -125,6 +116,19 @@ def load_state(folder: Path) -> dict[str, Any] | None:
     return state
 
 
+def resume(folder: Path, precision: str, model: nn.Module, **parts: Any) -> Progress:
+    """Restore what `save` has saved last, if anything."""
+    if (state := load_state(folder)) is None:
+        return Progress()
+    if state["precision"] != precision:
+        raise KitError(f"{folder} began in {state['precision']}, but this machine computes in {precision}; use another")
+    load_tensors(model, state["model"], folder / "last.pt")
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+    found: Progress = state["progress"]
+    return found
+
+
 def read_done(folder: Path) -> Progress:
     """Read how a finished stage was trained."""
     path = folder / "done.json"
@@ -152,7 +156,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     known = done.lines[0].validation
     if which not in known:
         raise KitError(f"stage {folder.name} has no checkpoint {which}; use one of {', '.join(['last', *known])}")
-    value, epoch = done.best(which)[0]
+    value, epoch = best_epochs(done.lines, which)[0]
     load_weights(model, weights_file(folder, epoch), _again(folder))
     return f"{folder.name} epoch {epoch}, best {which} {format_metric(which, value)}"
 

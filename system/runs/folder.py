@@ -203,6 +203,16 @@ class Run:
         write_text(self.resolved, text_of(loaded.recipe))  # last: the run begins with it
 
 
+def best_epochs(lines: Iterable[EpochLine], metric: str) -> list[tuple[float, int]]:
+    """Return (value, epoch) of a stage's epochs, best first.
+
+    Of equal values, the earlier epoch is better.
+    """
+    sign = 1 if metric in schema.LOWER_IS_BETTER else -1
+    values = [(line.validation[metric], line.epoch) for line in lines]
+    return sorted(values, key=lambda one: (sign * one[0], one[1]))
+
+
 def _training_settings(recipe: schema.Recipe) -> dict[str, Any]:
     """Return the settings that training depends on, in their order."""
     used = {name for stage in recipe.stages.values() for name in stage.sources}

@@ -8,8 +8,7 @@ import pandas as pd
 
 from data_tools.errors import KitError
 from data_tools.files import is_locked, read_json, require_folder
-from system.recipe.schema import LOWER_IS_BETTER
-from system.runs.folder import Run
+from system.runs.folder import Run, best_epochs
 
 CHOSEN_BY = ("mAP@10", "mAP@16", "recall_sum", "R1@0.7", "loss")  # validation metrics; the first known one is shown
 COLUMNS = ["run", "state", "stage", "epoch", "validation", "by", "test", "of", "hours", "changes"]
@@ -46,8 +45,8 @@ def _row(folder: Path) -> dict[str, Any]:
         last = epochs[-1]
         row |= {"stage": last.stage, "epoch": last.epoch, "hours": sum(line.seconds for line in epochs) / 3600}
         for metric in [one for one in CHOSEN_BY if one in last.validation][:1]:
-            values = [line.validation[metric] for line in epochs if line.stage == last.stage]
-            row |= {"by": metric, "validation": min(values) if metric in LOWER_IS_BETTER else max(values)}
+            best, _ = best_epochs([line for line in epochs if line.stage == last.stage], metric)[0]
+            row |= {"by": metric, "validation": best}
     for entry in [one for one in (entries or {}).values() if one.figures and one.metric in one.figures][:1]:
         row |= {"of": entry.metric, "test": (entry.figures or {})[entry.metric]}
     return row

@@ -46,20 +46,23 @@ def commit() -> str:
 
 def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
     """Return the checksums of existing files that training reads."""
-    found = checksums(recipe.learned_from.values())
     files = [Path(one) for source in recipe.data.values() for one in (source.manifest, source.moments) if one]
     files += recipe.model.embedding_files.values()
     files += [Path(one) for stage in recipe.stages.values() if stage.augment for one in stage.augment.files()]
-    found |= {str(path): file_sha256(path) for path in files if path.exists()}  # files, or folders
+    found = checksums(recipe.learned_from.values(), files)
     imported = [Path(name) for name in recipe.imports]
     if imported and all(path.exists() for path in imported):  # wherever they lie
         found["imports"] = " ".join(map(file_sha256, imported))
     return found
 
 
-def checksums(paths: Iterable[Path]) -> dict[str, str]:
-    """Return the checksums of files and of models' weights."""
-    return {str(one): file_sha256(one) for path in paths if path.exists() for one in trained_files(path)}
+def checksums(models: Iterable[Path], files: Iterable[Path] = ()) -> dict[str, str]:
+    """Return the checksums of models' weights, and of files or folders.
+
+    Those that are not on this machine are left out.
+    """
+    weights = [one for path in models if path.exists() for one in trained_files(path)]
+    return {str(path): file_sha256(path) for path in (*weights, *files) if path.exists()}
 
 
 def require_models(recipe: schema.Recipe) -> None:

@@ -9,7 +9,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -86,8 +86,13 @@ def train(
             with memory_errors(f"stage {name}: batch_size {stage.batch_size}", f"{chunk}lower batch_size"):
                 train_stage(recipe, name, run, data, model, relevance, earlier, track)
         earlier += checkpoints.read_done(run.folder / name).lines
-    on_first(lambda: run.write_metrics(earlier))
-    track.lines(earlier)
+    _report(run, track, earlier)
+
+
+def _report(run: Run, track: Tracking, lines: Sequence[EpochLine]) -> None:
+    """Write and send the lines of all epochs so far."""
+    on_first(lambda: run.write_metrics(lines))
+    track.lines(lines)
 
 
 def train_stage(
@@ -123,16 +128,12 @@ def train_stage(
     groups, decay = parameter_groups(model, stage.optimizer), stage.optimizer.weight_decay
     optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=device.type == "cuda" or None)
     scaler = GradScaler(device.type, enabled=precision == "fp16")
-    progress = _resume(folder, precision, model, optimizer, scaler)
+    parts = {"optimizer": optimizer, "scaler": scaler}
+    progress = checkpoints.resume(folder, precision, model, **parts)
     if not progress.step:
         _load_start(recipe, name, run, model)
 
-    def report() -> None:
-        """Write and send the lines of all epochs so far."""
-        on_first(lambda: run.write_metrics([*earlier, *progress.lines]))
-        track.lines([*earlier, *progress.lines])
-
-    report()
+    _report(run, track, [*earlier, *progress.lines])
     earlier_steps = max((step for step, _ in metrics_by_step(earlier)), default=0)
     made = read_batches(
         sampler, data.features, relevance, device, teachers,
@@ -185,11 +186,10 @@ def train_stage(
             if ends_epoch or time.monotonic() - saved > 60 * (stage.save_minutes or math.inf) or stops:
                 saved = time.monotonic()
                 if is_first():
-                    keep, parts = stage.monitor.keep, {"optimizer": optimizer, "scaler": scaler}
                     with progress.timed("saving"):
-                        checkpoints.save(folder, progress, keep, ends_epoch, precision, model, **parts)
+                        checkpoints.save(folder, progress, stage.monitor.keep, ends_epoch, precision, model, **parts)
             if ends_epoch:
-                report()
+                _report(run, track, [*earlier, *progress.lines])
             if stops:
                 log.warning("stopped at step %d of stage %s", progress.step, name)
                 raise KeyboardInterrupt
@@ -221,22 +221,6 @@ def _finish_epoch(name: str, progress: Progress, steps: int, rate: float, valida
     log.info("stage %s, epoch %d: training loss %.4f; validation %s", name, line.epoch, line.loss, shown)
     for sign in line.collapsed:
         log.warning("stage %s, epoch %d: the model has COLLAPSED: %s; lower the learning rate", name, line.epoch, sign)
-
-
-def _resume(
-    folder: Path, precision: str, model: RetrievalModel, optimizer: torch.optim.Optimizer, scaler: GradScaler
-) -> Progress:
-    """Restore the last state of a stage, if any."""
-    state = checkpoints.load_state(folder)
-    if state is None:
-        return Progress()
-    if state["precision"] != precision:
-        raise KitError(f"{folder} began in {state['precision']}, but this machine computes in {precision}; use another")
-    checkpoints.load_tensors(model, state["model"], folder / "last.pt")
-    optimizer.load_state_dict(state["optimizer"])
-    scaler.load_state_dict(state["scaler"])
-    found: Progress = state["progress"]
-    return found
 
 
 def _load_start(recipe: schema.Recipe, name: str, run: Run, model: RetrievalModel) -> None:

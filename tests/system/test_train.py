@@ -29,7 +29,7 @@ from system.batches.items import Sampler
 from system.recipe import data as recipe_data
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
-from system.runs.folder import Run
+from system.runs.folder import Run, best_epochs
 from system.training import train as training
 from system.training.validation import ClipValidation
 
@@ -96,8 +96,8 @@ def test_only_the_best_checkpoints_are_kept(tmp_path):
         at.lines += [EpochLine(stage="s", epoch=epoch, seconds=0, validation={"loss": loss, "m1": -loss})]
         torch.nn.init.constant_(model.bias, epoch)
         checkpoints.save(tmp_path, at, 2, True, "float32", model)
-    assert at.best("loss")[:2] == [(0.5, 5), (1.0, 2)]
-    assert at.best("m1")[:2] == [(-0.5, 5), (-1.0, 2)]
+    assert best_epochs(at.lines, "loss")[:2] == [(0.5, 5), (1.0, 2)]
+    assert best_epochs(at.lines, "m1")[:2] == [(-0.5, 5), (-1.0, 2)]
     weights = {path.name: load_file(path)["bias"].tolist() for path in tmp_path.glob("e*")}
     assert weights == {"e0002.safetensors": [2, 2], "e0005.safetensors": [5, 5]}
     (tmp_path / "done.json").write_text(json.dumps(at.document()))
