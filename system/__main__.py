@@ -15,6 +15,7 @@ import typer
 
 from data_tools.cli import add_verb, new_app, run_app
 from data_tools.errors import KitError
+from system.check.shipped import list_recipes, new
 from system.processes import exit_process
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe, or a study (.study.yaml).")]
@@ -325,28 +326,6 @@ def runs(
     from system.runs.overview import print_runs
 
     print_runs(folder, sort)
-
-
-def list_recipes(context: typer.Context) -> None:
-    """List the shipped recipes; `new` copies one."""
-    from system.check.shipped import ideas
-
-    if context.invoked_subcommand is None:
-        found = ideas()
-        width = max(map(len, found))
-        print(*(f"{name:{width}}  {idea}" for name, idea in found.items()), sep="\n")
-
-
-def new(name: str, *, source: Annotated[str, typer.Option("--from")] = "clotho") -> None:
-    """Write NAME.yaml, a copy of a shipped recipe.
-
-    Args:
-        name: The new recipe's name.
-        source: The shipped recipe to copy.
-    """
-    from system.check.shipped import copy_recipe
-
-    print(copy_recipe(name, source))
 
 
 def keys(path: Annotated[str, typer.Argument()] = "") -> None:

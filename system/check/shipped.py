@@ -1,7 +1,10 @@
-"""Shipped recipes: their list, and copies to begin with."""
+"""The verbs of shipped recipes: their list, and copies to begin with."""
 
 import re
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from data_tools.errors import KitError
 from data_tools.files import write_text
@@ -18,19 +21,22 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.relative_to(SHIPPED).with_suffix("").as_posix(): path for path in files}
 
 
-def ideas() -> dict[str, str]:
-    """Return {name of a shipped recipe: its first line}."""
-    return {
-        name: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        for name, path in shipped_recipes().items()
-    }
+def list_recipes(context: typer.Context) -> None:
+    """List the shipped recipes; `new` copies one."""
+    if context.invoked_subcommand is None:
+        found = shipped_recipes()
+        width = max(map(len, found))
+        for name, path in found.items():
+            idea = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+            print(f"{name:{width}}  {idea}")
 
 
-def copy_recipe(name: str, source: str) -> str:
-    """Copy a shipped recipe to NAME.yaml; return the next steps.
+def new(name: str, *, source: Annotated[str, typer.Option("--from")] = "clotho") -> None:
+    """Write NAME.yaml, a copy of a shipped recipe.
 
     Args:
-        source: Name of the shipped recipe, or the last part of it if that is unique.
+        name: The new recipe's name.
+        source: The shipped recipe to copy.
     """
     shipped = shipped_recipes()
     found = [source] if source in shipped else [one for one in shipped if one.rpartition("/")[2] == source]
@@ -43,4 +49,4 @@ def copy_recipe(name: str, source: str) -> str:
         raise KitError(f"{out} already exists; choose another name, or delete it")
     text = re.sub("^name: .*$", f"name: {name}", shipped[found[0]].read_text(encoding="utf-8"), flags=re.M)
     write_text(out, re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M))
-    return f"wrote {out}, a copy of {found[0]}; next: lbar check {out}, and lbar download {out} if files are missing"
+    print(f"wrote {out}, a copy of {found[0]}; next: lbar check {out}, and lbar download {out} if files are missing")

@@ -7,7 +7,7 @@ queries in the challenge's formats, and compute the figures.
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -265,10 +265,10 @@ def locate_files(
     retrievers = [open_model(one) for one in models]
     for retriever in retrievers if not allow_unknown else ():
         require_known_words(retriever.model, [Query(one.id, one.text, None) for one in asked.moments])
-    by, decoding = _decoding(retrievers, decode, known is not None)
-    scores = [_score_of(retriever, known, sliding, by) for retriever in retrievers]
+    choice = _choice(retrievers, decode, known is not None)
+    scores = [_score_of(retriever, known, sliding, choice.by) for retriever in retrievers]
     members = [(one, _score_asked(it, asked, sliding)[1]) for one, it in zip(scores, retrievers, strict=True)]
-    truth, answers = _write_windows(out, truth_file, asked, find_windows(members, decoding, by))
+    truth, answers = _write_windows(out, truth_file, asked, find_windows(members, choice, choice.by))
     if not truth.is_blind:
         print(*summarise_moments(windows_by_query(answers), truth, get_moments_edition()).lines(), sep="\n")
     size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
@@ -286,27 +286,31 @@ def _read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     return _asked(found, clips, path)
 
 
-def _decoding(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: bool) -> tuple[By, Decoding]:
+class Choice(Decoding):
+    """How windows are chosen, as --decode says it."""
+
+    by: By
+
+
+def _choice(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: bool) -> Choice:
     """Return how windows are chosen.
 
     The first model decides, with the changes of the command line.
     """
     own = None if is_fitted else next((one.windows for one in retrievers if one.windows), None)
     given = {key: parse(value).value for key, _, value in (change.partition("=") for change in decode)}
-    by = given.pop("by", own.by if own and len(retrievers) == 1 else "overlap")
+    by = given.setdefault("by", own.by if own and len(retrievers) == 1 else "overlap")
     unused = {"heard": None, "mean_edges": False} if by == "thresholds" else {"threshold": None}
     settings = (own.decoding.model_dump() if own else {}) | {"windows": MAX_WINDOWS} | unused | given
     try:
-        decoding = Decoding.model_validate(settings)
+        choice = Choice.model_validate(settings)
     except ValidationError as error:
         raise KitError(f"--decode {' '.join(decode)}: {fault_of(error.errors()[0])}") from None
-    if by not in get_args(By):
-        raise KitError(f"--decode by={by}: must be one of {', '.join(get_args(By))}")
-    if faults := [text for _, text in decoding_mistakes((), by, decoding)]:
+    if faults := [text for _, text in decoding_mistakes((), choice.by, choice)]:
         raise KitError(f"--decode: {faults[0]}")
-    if by == "thresholds" and len(retrievers) > 1:
+    if choice.by == "thresholds" and len(retrievers) > 1:
         raise KitError("--decode by=thresholds: several models are combined by overlap; leave it out, or --also")
-    return by, decoding
+    return choice
 
 
 def _score_of(retriever: Retriever, known: Asked | None, sliding: Sliding, by: By) -> MomentScore:

@@ -272,7 +272,7 @@ def describe_fit(checkpoint: str, source: str) -> str:
     return f"{checkpoint}, fitted to {source}"
 
 
-def _load_with_paths(path: Path, changes: list[str], base: Path | None = None) -> schema.Recipe:
+def _load_with_paths(path: Path, changes: list[str], base: Path = Path()) -> schema.Recipe:
     """Load a trained model's recipe with other paths.
 
     Args:
@@ -280,9 +280,9 @@ def _load_with_paths(path: Path, changes: list[str], base: Path | None = None) -
     """
     before = load_recipe(path).recipe
     written = {"banks": before.banks, "model": before.model.model_dump(mode="json")}
-    for keys, value in below(written) if base else ():
+    for keys, value in below(written):
         is_path = isinstance(value, str) and not PATHS.isdisjoint(keys[-2:])
-        if base and is_path and not Path(value).exists() and (base / value).exists():
+        if is_path and not Path(value).exists() and (base / value).exists():
             changes = [as_change(".".join(map(str, keys)), str((base / value).resolve())), *changes]
     recipe = load_recipe(path, changes).recipe
     found = differing(written["model"], recipe.model.model_dump(mode="json"), "model")
