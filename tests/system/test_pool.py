@@ -182,7 +182,7 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(tmp_path, world, 
         embedded.clear()
         return call()
 
-    on_call(monkeypatch, experiment, "RunRanking", 1, only_ranking)
+    on_call(monkeypatch, experiment.RunRanking, "rank", 1, only_ranking)
     run = run_recipe(content, tmp_path)
     assert sum(embedded) == 4 * 24
     assert (run / "scores/mean.clips.csv").read_text().splitlines()[0] == "clip,path,seconds"
