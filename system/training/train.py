@@ -132,7 +132,6 @@ def train_stage(
     progress = checkpoints.resume(folder, precision, model, **parts)
     if not progress.step:
         _load_start(recipe, name, run, model)
-
     _report(run, track, [*earlier, *progress.lines])
     earlier_steps = max((step for step, _ in metrics_by_step(earlier)), default=0)
     made = read_batches(
