@@ -86,7 +86,7 @@ def require_moments(recipe: schema.Recipe, data: Data) -> None:
         refuse_broken(asked.recordings, data.features.broken, f"data source {entry.data}")
         searched.append(entry.data)
         if entry.fit:
-            data.items(entry.fit, "moment")
+            data.items(entry.fit, "moment")  # their windows are known, and in the recordings
             searched.append(entry.fit)
     for stage in [stage for stage in recipe.stages.values() if stage.unit == "moment"]:
         for source in stage.sources:
@@ -175,8 +175,7 @@ def _write_windows(
     path: Path, truth_file: Path, asked: Asked, located: Sequence[Located]
 ) -> tuple[MomentTruth, list[Answer]]:
     """Write windows with scores, and queries with known windows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_moments(truth_file, asked.moments, asked.recordings.values())
+    write_moments(truth_file, asked.moments, asked.recordings.values())  # makes their folder
     truth = read_moment_truth(truth_file)
     answers = [
         Answer(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
