@@ -1,14 +1,13 @@
 """Settings in YAML and JSON, with the line of each fault."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from data_tools.errors import KitError, first_line
 from data_tools.files import read_json
@@ -52,13 +51,6 @@ class Strict(BaseModel):
     """Settings model: unknown keys and wrong types are errors; values are never converted, or changed after reading."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-def mistakes(found: Iterable[tuple[tuple[str, ...], str]]) -> ValidationError | None:
-    """Combine faults, (keys of the setting, message) each, into an error for a validator; None without faults."""
-    errors = [InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {"error": text}), loc=keys, input={})
-              for keys, text in found]  # fmt: skip
-    return ValidationError.from_exception_data("settings", errors) if errors else None
 
 
 def read_shaped(path: Path, shape: type[Shape], hint: str) -> Shape:

@@ -27,11 +27,11 @@ from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.devices import device_of
 from system.features.extract import Features, build_features, leave_out_other_lengths
-from system.models.batch import Embedded, Embeddings, Units, are_units
+from system.models.batch import Embedded, Embeddings, Units, are_units, unit_vectors
 from system.models.scores import MomentScore
-from system.moments.windows import MAX_FRAMES, By, Decoding, Grid
+from system.moments.windows import MAX_FRAMES, By, Decoding
 from system.ranking.cache import cache_folder, embed_cached, require_readable
-from system.ranking.embedding import embed_clips, embed_texts, vectors
+from system.ranking.embedding import embed_clips, embed_texts, refuse_broken, vectors
 from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
 from system.runs.open import Trained, open_trained
@@ -228,19 +228,19 @@ class Retriever:
         """Embed readable clips, or read their stored embeddings.
 
         Args:
-            strict: Raise KitError for the first clip that cannot be read.
+            strict: Raise KitError if a clip cannot be read.
         """
         settings, clips = self.recipe.model, list({clip.id: clip for clip in clips}.values())
         if self._features or not settings.audio.reads_clips:
             features = self.frames_of(clips)
             broken = features.broken
-            readable = require_readable([clip for clip in clips if clip.id in features.keys], broken)
+            readable = require_readable(clips, broken)
             embedded = embed_clips(self.model, readable, features)
         else:
-            banks = Path(self.recipe.banks)
-            readable, embedded, broken = embed_cached(
-                self.model, settings, clips, banks, cache_folder(self._cache), strict
-            )
+            banks, folder = Path(self.recipe.banks), cache_folder(self._cache)
+            readable, embedded, broken = embed_cached(self.model, settings, clips, banks, folder)
+        if strict:
+            refuse_broken([clip.id for clip in clips], broken, f"model {self.folder}")
         skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken}
         if not self._features:
             used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")
@@ -253,8 +253,9 @@ class Retriever:
 
     def score_blocks(self, texts: Sequence[str], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the scores (n, C) of blocks of texts."""
-        with torch.inference_mode():
-            pool.embedded = self.model.prepare_for_scoring(pool.embedded)  # once for all queries
+        if self.model.unit_length and pool.embedded.lengths is None:
+            with torch.inference_mode():
+                pool.embedded = Units(unit_vectors(pool.embedded))  # once for all queries
         return self.model.score_blocks(embed_texts(self.model, texts), pool.embedded)
 
     def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix:
@@ -282,7 +283,7 @@ class Retriever:
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(short), *one.values.shape[1:]))
         recordings, clips = [pool.clips[row] for row in short], pool.embedded.rows(short)
-        series = frame_series(self.model, clips, recordings, range(len(short)), captions, self.grids)
+        series = frame_series(self.model, clips, recordings, range(len(short)), captions)
         found = dict(zip(short, find_windows([(score, series)], decoding, by), strict=True))
         return [found.get(row) for row in rows]
 
@@ -307,12 +308,6 @@ class Retriever:
         if score.published_threshold is None:
             return WindowSettings(score)
         return WindowSettings(score, "thresholds", Decoding(threshold=score.published_threshold))
-
-    @property
-    def grids(self) -> dict[str, Grid]:
-        """Times of each expert's frames."""
-        experts = self.recipe.model.audio.experts.items()
-        return {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts}
 
     def frames_of(self, clips: Sequence[Clip]) -> Features:
         """Return, or compute, the experts' frames of whole recordings."""

@@ -305,7 +305,9 @@ def _choice(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: b
         choice = Choice.model_validate(settings)
     except ValidationError as error:
         raise KitError(f"--decode {' '.join(decode)}: {fault_of(error.errors()[0])}") from None
-    if faults := [text for _, text in decoding_mistakes((), choice.by, choice)]:
+    if by not in get_args(By):
+        raise KitError(f"--decode by={by}: must be one of {', '.join(get_args(By))}")
+    if faults := [text for _, text in decoding_mistakes(by, decoding)]:
         raise KitError(f"--decode: {faults[0]}")
     if choice.by == "thresholds" and len(retrievers) > 1:
         raise KitError("--decode by=thresholds: several models are combined by overlap; leave it out, or --also")

@@ -47,16 +47,9 @@ class Features:
     keys: dict[str, str] = field(default_factory=dict)  # checksum of the audio by id of a readable clip
     broken: dict[str, str] = field(default_factory=dict)  # why a clip cannot be read, by its id
     grids: dict[str, Grid] = field(default_factory=dict)  # times of frames
-    strict: bool = False  # whether a broken file is an error, instead of left out with a warning
 
     def leave_out(self, clips: Sequence[Clip], error: AudioError) -> None:
-        """Report clips of the same broken audio.
-
-        Raises:
-            KitError: If `strict`.
-        """
-        if self.strict:
-            raise KitError(str(error)) from error
+        """Report clips of the same broken audio."""
         for clip in clips:
             self.keys.pop(clip.id, None)
             if clip.id not in self.broken:
@@ -111,24 +104,22 @@ def build_features(
     clips: Collection[Clip],
     experts: Mapping[str, ExpertSettings],
     banks: Path,
-    strict: bool = False,
     device: Device | None = None,
     whole: Container[str] = (),
 ) -> Features:
     """Return the frames of clips, and store missing ones.
 
     Args:
-        strict: Raise KitError for the first broken file, instead of leaving it out with a warning.
         device: None: the machine's default.
         whole: Ids of clips whose waveforms are decoded now, so that damage is found early.
     """
-    grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
     for name, one in experts.items():
         if one.reads_clips and (of_all := common_fault(one, list(clips))):
             raise KitError(f"expert {name}: {of_all}")
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # of this process
-    features, threads = Features({}, grids=grids, strict=strict), ThreadPoolExecutor(cores, "decoding")
+    features = Features({}, grids={name: Grid.of(one) for name, one in experts.items()})
+    threads = ThreadPoolExecutor(cores, "decoding")
     name, expert = next(iter(experts.items()))  # several are all of frames that are stored
     if isinstance(expert, EmbeddingFile):
         features.banks[name] = vectors = expert.read_embeddings()

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from system.devices import on_device
-from system.moments.labellings import length_mask
 from system.processes import gather, process_count, process_index
 
 # B clips, T frames, D values in a frame, N captions
@@ -109,45 +109,59 @@ class Ragged(NamedTuple):
     One long clip does not lengthen the others.
     """
 
-    values: Tensor  # (F, D), one series after the other
-    lengths: Tensor  # (B,), whose sum is F
+    series: list[Tensor]  # (T, D) each
 
     @property
     def size(self) -> int:
         """Number of series."""
-        return len(self.lengths)
+        return len(self.series)
+
+    @property
+    def values(self) -> Tensor:
+        """One series after the other, (F, D)."""
+        return torch.cat(self.series)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Lengths of the series, (B,)."""
+        return torch.tensor([len(one) for one in self.series], device=self.series[0].device)
 
     def rows(self, index: Tensor | list[int]) -> "Ragged":
         """Return the series at some indexes."""
-        index = torch.as_tensor(index, device=self.lengths.device)
-        lengths = self.lengths[index]
-        skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
-        frames = torch.arange(int(lengths.sum()), device=lengths.device) + skipped.repeat_interleave(lengths)
-        return Ragged(self.values[frames], lengths)
+        return Ragged([self.series[row] for row in index])
 
     def float(self) -> "Ragged":
         """Convert the series to float32."""
-        return Ragged(self.values.float(), self.lengths)
+        return Ragged([one.float() for one in self.series])
 
-    def padded_parts(self) -> Iterator[tuple[Tensor, Embedded]]:
+    def padded_parts(self) -> Iterator[tuple[list[int], Embedded]]:
         """Yield groups of series of similar length, padded.
 
         Yields:
             Indexes of the series, and the series, of at most MAX_PADDED values.
         """
-        order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
-        lengths, begin = self.lengths[order].tolist(), 0
-        for end in range(1, len(lengths) + 1):
-            if end == len(lengths) or (end + 1 - begin) * lengths[end] * dim > MAX_PADDED:
-                yield order[begin:end], self.rows(order[begin:end]).padded()
-                begin = end
+        for rows in groups_of_similar_length([len(one) for one in self.series], MAX_PADDED // self.series[0].shape[1]):
+            yield rows, self.rows(rows).padded()
 
     def padded(self) -> Embedded:
         """Return all series padded with zeros to the longest."""
-        mask = length_mask(self.lengths, max(1, int(self.lengths.max())))
-        values = self.values.new_zeros(*mask.shape, self.values.shape[1])
-        values[mask] = self.values
-        return Embedded(values, self.lengths)
+        return Embedded(pad_sequence(self.series, batch_first=True), self.lengths)
+
+
+def groups_of_similar_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Divide series by length, the shortest first.
+
+    Args:
+        most: Largest size of a group that is padded to its longest series; a series alone may have more.
+
+    Yields:
+        Indexes of the series.
+    """
+    order, begin = sorted(range(len(lengths)), key=lengths.__getitem__), 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - begin) * lengths[order[end]] > most:
+            yield order[begin:end]
+            begin = end
 
 
 Embeddings = Embedded | Ragged

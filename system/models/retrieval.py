@@ -9,10 +9,11 @@ from torch import nn
 
 from system.devices import on_device
 from system.losses.terms import BatchScores, FrameScores
-from system.models.batch import Batch, Embedded, Embeddings, Units, unit_vectors
+from system.models.batch import Batch, Embedded, Embeddings
 from system.models.scores import ClipLogits, FrameLogits, MomentScore, Scorer
 from system.models.settings import Model
 from system.models.text import TextEncoder
+from system.moments.windows import Grid
 
 # B clips, N captions; of a pool Q queries, C clips
 
@@ -39,7 +40,8 @@ class RetrievalModel(nn.Module):
             for number, value in zip((self.score.scale, self.score.offset), text.logit_numbers, strict=True):
                 number.data.fill_(value)
         self.unit_length = settings.score.unit_length  # whether the score depends only on directions
-        self.frame_grid = settings.audio.frame_grid  # times of embedded frames; None: those of the expert's frames
+        expert = next(iter(settings.audio.experts.values()))
+        self.frame_grid = settings.audio.frame_grid or Grid.of(expert)  # times of embedded frames
         self.learned = nn.ParameterDict({name: nn.Parameter(torch.tensor(v)) for name, v in (learned or {}).items()})
 
     @property
@@ -58,13 +60,6 @@ class RetrievalModel(nn.Module):
         """Device of the model's computations."""
         return self.text.device
 
-    def prepare_for_scoring(self, clips: Embeddings) -> Embeddings:
-        """Scale vectors of clips once, for many queries.
-
-        They get length 1 if this keeps their scores.
-        """
-        return Units(unit_vectors(clips)) if self.unit_length and clips.lengths is None else clips
-
     def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
         """Score all captions against all clips.
 
@@ -80,8 +75,6 @@ class RetrievalModel(nn.Module):
             (n, C), at most MAX_SCORES scores.
         """
         size = max(1, MAX_SCORES // clips.size)
-        with torch.inference_mode():
-            clips = self.prepare_for_scoring(clips)
         for begin in range(0, captions.size, size):
             with torch.inference_mode():
                 yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)

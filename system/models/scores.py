@@ -174,8 +174,8 @@ def _by_parts(clips: Embeddings, score: Callable[[Embedded], Tensor]) -> Tensor:
     """Score clips; those without padding by groups of similar length."""
     if isinstance(clips, Embedded):
         return score(clips)
-    parts = [(rows, score(part)) for rows, part in clips.padded_parts()]
-    return torch.cat([found for _, found in parts])[torch.cat([rows for rows, _ in parts]).argsort()]
+    found = {row: one for rows, part in clips.padded_parts() for row, one in zip(rows, score(part), strict=True)}
+    return torch.stack([found[row] for row in range(clips.size)])
 
 
 def _word_means(clips: Embedded, vectors: Tensor, index: Tensor, starts: Tensor) -> Tensor:

@@ -4,16 +4,15 @@ Published models embed sounds and sentences in one space: CLAP, PE-AV and PE-A-F
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from data_tools.arrays import Kind, read_vectors
 from data_tools.classify.model_files import config_of, local_folder
 from data_tools.errors import KitError
-from data_tools.settings import Strict, mistakes
+from data_tools.settings import Strict
 from system.audio import Needing
 from system.kinds import by_kind
 from system.models import EncoderKind
@@ -40,28 +39,6 @@ class Model(Strict):
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
     score: Score  # score of an embedded clip and an embedded caption
-
-    @model_validator(mode="after")
-    def _require_matching_parts(self) -> "Model":
-        if error := mistakes(self._setting_errors()):
-            raise error
-        return self
-
-    def _setting_errors(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the key of each wrong setting, and a message."""
-        score = self.score
-        for name, part, wanted in (("audio", self.audio, score.of_series), ("text", self.text, score.of_words)):
-            series = "frames" if name == "audio" else "words"
-            if wanted and not part.embeds_series:
-                yield (name,), f"score {score.kind} needs an encoder that returns {series}; set `embedding: {series}`"
-            if part.embeds_series and not wanted:
-                yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
-            if getattr(part, "head", None) == "none" and getattr(part, "hidden", None):
-                yield (name, "hidden"), "`head: none` has no layer; remove hidden, or set head: linear"
-        if self.text.kind == "pe_audio" and not self.text.is_trained and "dot_product" not in score.kind:
-            yield ("score",), "a frozen text encoder pe_audio needs score dot_product or frame_dot_products"
-        for key, text in self.audio.setting_errors(self.text.dim):
-            yield ("audio", key), text
 
     @property
     def encoders(self) -> dict[str, EncoderKind]:

@@ -4,7 +4,7 @@ Windows are in seconds. For training, frames are labelled by true windows.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -32,6 +32,11 @@ class Grid(NamedTuple):
 
     hop: float  # seconds from one frame to the next
     first: float  # centre of the first frame, in seconds
+
+    @classmethod
+    def of(cls, source: Any) -> "Grid":
+        """Return the times of an expert's frames."""
+        return cls(1 / source.frames_per_second, source.first_centre)
 
     def centres(self, frames: int) -> np.ndarray:
         """Return the centres of the first frames, (T,) in seconds."""

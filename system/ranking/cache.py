@@ -27,13 +27,12 @@ from system.features.extract import build_features
 from system.models.batch import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
-from system.ranking.embedding import embed_in_blocks
+from system.ranking.embedding import embed_each
 
 # C clips, T frames, D embedding
 
 VERSION = 2  # of embeddings: counted up when encoders compute others of the same weights
 PATHS: Any = {"experts": True, "files": True, "network": {"weights"}}  # settings whose files have checksums
-CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed run has the same ones
 
 
 def cache_folder(folder: Path | None = None) -> Path:
@@ -64,16 +63,15 @@ def file_key(path: str) -> str:
 
 
 def embed_cached(
-    model: RetrievalModel, settings: Model, clips: Sequence[Clip], banks: Path, folder: Path, strict: bool = False
+    model: RetrievalModel, settings: Model, clips: Sequence[Clip], banks: Path, folder: Path
 ) -> tuple[list[Clip], Embeddings, dict[str, str]]:
     """Embed clips, and store the embeddings in the cache.
 
-    They are stored in parts, so that a killed process can be resumed.
+    Each batch is stored, so that a killed process can be resumed with the same batches.
 
     Args:
         banks: Folder of the experts' frames.
         folder: Of the cache.
-        strict: Raise KitError for the first clip that cannot be read.
 
     Returns:
         The readable clips, their embeddings, and why others are left out, by id.
@@ -82,17 +80,16 @@ def embed_cached(
     keys = {clip.id: file_key(clip.path) for clip in clips}
     if lacking := [clip for clip in clips if keys[clip.id] not in bank]:
         whole = {clip.id for clip in lacking}
-        features = build_features(lacking, dict(settings.audio.experts), banks, strict, model.device, whole)
+        features = build_features(lacking, dict(settings.audio.experts), banks, model.device, whole)
         wanted, broken = {keys[clip.id]: clip for clip in lacking if clip.id in features.keys}, features.broken
-        for part, embedded in embed_in_blocks(model, list(wanted.values()), features, CLIPS_AT_ONCE):
-            for clip, series in zip(part, _split_by_clip(embedded), strict=True):
-                bank.store(keys[clip.id], series)
+        new = list(wanted)
+        for number, found in embed_each(model, list(wanted.values()), features):
+            bank.store(new[number], found.view(-1, bank.dim).float().cpu().numpy())
     readable = require_readable(clips, broken)
-    found = [bank.read(keys[clip.id]) for clip in readable]
-    values = torch.from_numpy(np.concatenate(found)).to(model.device)
-    if not settings.score.of_series:
-        return readable, Embedded(values), broken
-    return readable, Ragged(values, torch.tensor([len(frames) for frames in found], device=model.device)), broken
+    stored = [bank.read(keys[clip.id]) for clip in readable]
+    values = torch.from_numpy(np.concatenate(stored)).to(model.device)
+    lengths = [len(series) for series in stored]
+    return readable, Ragged(list(values.split(lengths))) if settings.score.of_series else Embedded(values), broken
 
 
 def _bank(model: RetrievalModel, settings: Model, folder: Path) -> Bank:
@@ -110,14 +107,6 @@ def _bank(model: RetrievalModel, settings: Model, folder: Path) -> Bank:
     }
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return Bank(folder / f"embeddings-{name}", settings.text.dim, "float32", identity)
-
-
-def _split_by_clip(embedded: Embeddings) -> list[np.ndarray]:
-    """Return each clip's embedding, (T, D) or (1, D) float32."""
-    values = embedded.values.float().cpu().numpy()
-    if isinstance(embedded, Ragged):
-        return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())
-    return list(values[:, None])
 
 
 def require_readable(clips: Sequence[Clip], broken: Mapping[str, str]) -> list[Clip]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,56 +34,33 @@ def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
 
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
-    """Embed clips in their order.
-
-    All are embedded in one pass, so that the result is always the same.
-    """
-    with progress("embedding clips", len(clips), "clip", keep=False) as bar:
-        return _embed(model, clips, features, bar)
+    """Embed clips, in their order."""
+    found = dict(embed_each(model, clips, features))
+    ordered = [found[number] for number in range(len(clips))]
+    return Embedded(torch.stack(ordered)) if ordered[0].ndim == 1 else Ragged(ordered)
 
 
-def embed_in_blocks(
-    model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
-) -> Iterator[tuple[list[Clip], Embeddings]]:
-    """Yield blocks of clips with their embeddings.
-
-    A block has at most `size` clips; the shortest clips come first.
-    """
-    by_length = [clips[number] for number in np.argsort(_frame_counts(clips, features), kind="stable")]
-    with progress("embedding clips", len(clips), "clip", keep=False) as bar:
-        for start in range(0, len(by_length), size):
-            block = by_length[start : start + size]
-            yield block, _embed(model, block, features, bar)
-
-
-def _embed(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Any) -> Embeddings:
-    """Embed clips in batches of similar length.
+def embed_each(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Iterator[tuple[int, torch.Tensor]]:
+    """Embed clips in batches of similar length, the shortest first.
 
     Padding changes no embedding.
+
+    Yields:
+        A clip's index, and its vector (D,) or its series (T, D) without padding.
     """
     lengths = _frame_counts(clips, features)
     order = np.argsort(lengths, kind="stable")
     groups = [order[part] for part in _batch_slices(lengths[order], [clips[n].seconds or 0.0 for n in order])]
-    found: list[torch.Tensor] = [torch.empty(0)] * len(clips)
     batches = read_ahead(lambda group: collate([Item(clips[n], ()) for n in group], features), groups, 1)
-    with _evaluation_mode(model):
+    with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         for group, batch in zip(groups, batches, strict=True):
-            embedded = model.audio(batch.to(model.device).audio)
-            for number, one in zip(group, _rows(embedded), strict=True):
-                found[number] = one
-            bar.update(embedded.size)
-        if embedded.lengths is None:
-            return Embedded(torch.stack(found))
-        sizes = torch.tensor([len(one) for one in found], device=embedded.lengths.device)
-        return Ragged(torch.cat(found), sizes)
-
-
-def _rows(embedded: Embedded) -> Sequence[torch.Tensor]:
-    """Return vectors (D,), or series (T, D) without padding."""
-    if embedded.lengths is None:
-        return embedded.values.unbind()
-    pairs = zip(embedded.values, embedded.lengths.tolist(), strict=True)
-    return [series[:length].clone() for series, length in pairs]  # frees the padding
+            with _evaluation_mode(model):
+                found = model.audio(batch.to(model.device).audio)
+                values = found.values.unbind()
+                if found.lengths is not None:  # copies free the padding
+                    values = [one[:size].clone() for one, size in zip(values, found.lengths.tolist(), strict=True)]
+            yield from zip(group.tolist(), values, strict=True)
+            bar.update(found.size)
 
 
 def _frame_counts(clips: Sequence[Clip], features: Features) -> np.ndarray:

@@ -4,13 +4,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 
 from data_tools.manifest import Clip, Query
-from data_tools.settings import Strict, mistakes
+from data_tools.settings import Strict
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.metrics.blend import blend
 from system.batches.items import caption_key
@@ -88,13 +88,6 @@ class ByOneModel(RankEntry):
 
     stage: str | None  # stage of the checkpoint; null: the published weights
     checkpoint: Checkpoint | None  # last, or best by this metric of the stage; null if stage is null
-
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
-        if (self.stage is None) != (self.checkpoint is None):
-            missing = "stage" if self.stage is None else "checkpoint"
-            raise cast(ValidationError, mistakes([((missing,), "set both stage and checkpoint, or set both to null")]))
-        return self
 
     def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
         """Score by the model at the entry's checkpoint."""

@@ -7,7 +7,7 @@ recording, which a sliding window cuts out.
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from data_tools.moments import Moment
 from system.batches.items import require_known_windows
 from system.features.extract import Features
 from system.features.pieces import pieces_of
-from system.models.batch import Embedded, Embeddings
+from system.models.batch import Embedded, Embeddings, Ragged, groups_of_similar_length
 from system.models.retrieval import RetrievalModel
 from system.models.scores import MomentScore, cosines_of_queries
 from system.moments.labellings import log_likelihood, posteriors, raise_scores
@@ -96,7 +96,7 @@ def score_recordings(
     captions = embed_texts(model, [moment.text for moment in moments])
     if isinstance(model.score, MomentScore):
         clips = embed_clips(model, recordings, features)
-        return frame_series(model, clips, recordings, clip_of, captions, features.grids)
+        return frame_series(model, clips, recordings, clip_of, captions)
     if sliding is None:
         parts, grids = _frames_as_clips(model, recordings, features)
     else:
@@ -115,19 +115,16 @@ def frame_series(
     recordings: Sequence[Clip],
     clip_of: Sequence[int],
     captions: Embedded,
-    grids: Mapping[str, Grid],
 ) -> FrameSeries:
     """Score embedded recordings by a model of moments.
 
     Args:
         clip_of: (Q,) index of each query's recording.
-        grids: Times of each expert's frames.
     """
     with torch.inference_mode():
         values = cosines_of_queries(model.moments, clips, clip_of, captions)
     assert clips.lengths is not None
-    grid = model.frame_grid or next(iter(grids.values()))
-    return _series(values, recordings, clip_of, clips.lengths.tolist(), [grid] * len(recordings))
+    return _series(values, recordings, clip_of, clips.lengths.tolist(), [model.frame_grid] * len(recordings))
 
 
 def _series(
@@ -156,18 +153,17 @@ def _frames_as_clips(
     A frame has the time of the only expert's frame, if there is one for each embedded frame. Otherwise the frames
     divide the recording into equal parts.
     """
-    embedded, grids = embed_clips(model, recordings, features), []
-    assert embedded.lengths is not None
-    lengths = embedded.lengths.tolist()
-    for clip, length in zip(recordings, lengths, strict=True):
+    embedded, parts, grids = embed_clips(model, recordings, features), [], []
+    assert isinstance(embedded, Ragged)
+    for clip, series in zip(recordings, embedded.series, strict=True):
         if not clip.seconds:
             raise KitError(f"recording {clip.id}: no length; add `seconds` to its line in the manifest")
         name, *others = features.banks
-        is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
-        part = clip.seconds / length
+        is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == len(series)
+        part = clip.seconds / len(series)
         grids.append(features.grids[name] if is_one_each else Grid(part, part / 2))
-    parts = embedded.values.split(lengths)
-    return [Embedded(part[:, None], torch.ones(len(part), dtype=torch.int64).to(part.device)) for part in parts], grids
+        parts.append(Embedded(series[:, None], torch.ones(len(series), dtype=torch.int64, device=series.device)))
+    return parts, grids
 
 
 def _pieces_as_clips(
@@ -261,11 +257,7 @@ def _posteriors(
     """
     exact, lengths = _exact(score), [values.shape[-1] for values in series.values]
     require_few_frames(lengths, [f"of {edges[-1]:,.0f} s" for edges in series.edges])
-    order, begin = sorted(range(len(lengths)), key=lengths.__getitem__), 0
-    for end in range(1, len(order) + 1):
-        if end < len(order) and (end + 1 - begin) * lengths[order[end]] <= AT_ONCE:
-            continue
-        queries, begin = order[begin:end], end
+    for queries in groups_of_similar_length(lengths, AT_ONCE):
         sizes = torch.tensor([lengths[query] for query in queries])
         scores, enter, leave = exact.weights(_pad([series.values[query].double() for query in queries]))
         if heard is not None:

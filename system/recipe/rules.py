@@ -12,8 +12,9 @@ from data_tools.manifest import TEST_SPLITS
 from data_tools.settings import Keys
 from submission.editions import EDITIONS, MOMENTS
 from system.audio.stored import Waveform
+from system.models.settings import Model
 from system.moments.windows import By, Decoding
-from system.ranking.entries import Metric
+from system.ranking.entries import ByOneModel, Metric
 from system.recipe import schema
 
 Mistakes = Iterator[tuple[Keys, str]]
@@ -106,28 +107,52 @@ def _reference(
 
 def fit_mistakes(recipe: schema.Recipe) -> Mistakes:
     """Yield settings that do not fit each other."""
-    model = recipe.model
+    yield from _under(("model",), _model_mistakes(recipe.model))
     for name, source in recipe.data.items():
         if source.make and source.make != recipe.making(source).make:
             yield ("data", name, "make"), f"another source makes {source.manifest} with another command; keep one"
     for name, entry in recipe.rank.items():
-        yield from ((("rank", name, *keys), text) for keys, text in _entry_mistakes(entry, recipe))
+        yield from _under(("rank", name), _entry_mistakes(entry, recipe))
     points = recipe.relevance.relax if recipe.relevance else []
     for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
         if before.percentile >= point.percentile or before.factor < point.factor:
             yield ("relevance", "relax", i), "percentiles must rise, and no factor may be higher than the one before"
-    if recipe.stages and not any(model.trains.values()):
+    if recipe.stages and not any(recipe.model.trains.values()):
         yield ("stages",), "the model has nothing to train; leave out the stages, or choose a trainable encoder"
     for name, stage in recipe.stages.items():
-        yield from ((("stages", name, *keys), text) for keys, text in _stage_mistakes(name, stage, recipe))
+        yield from _under(("stages", name), _stage_mistakes(name, stage, recipe))
+
+
+def _under(keys: Keys, found: Mistakes) -> Mistakes:
+    return (((*keys, *inner), text) for inner, text in found)
+
+
+def _model_mistakes(model: Model) -> Mistakes:
+    score = model.score
+    for name, part, wanted in (("audio", model.audio, score.of_series), ("text", model.text, score.of_words)):
+        series = "frames" if name == "audio" else "words"
+        if wanted and not part.embeds_series:
+            yield (name,), f"score {score.kind} needs an encoder that returns {series}; set `embedding: {series}`"
+        if part.embeds_series and not wanted:
+            yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
+        if getattr(part, "head", None) == "none" and getattr(part, "hidden", None):
+            yield (name, "hidden"), "`head: none` has no layer; remove hidden, or set head: linear"
+    if model.text.kind == "pe_audio" and not model.text.is_trained and "dot_product" not in score.kind:
+        yield ("score",), "a frozen text encoder pe_audio needs score dot_product or frame_dot_products"
+    for key, text in model.audio.setting_errors(model.text.dim):
+        yield ("audio", key), text
 
 
 def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
     model = recipe.model
-    if getattr(entry, "stage", "") is None and (part := model.first_unpublished_encoder):
-        yield ("stage",), f"stage is null, but model.{part} has layers that must be trained; name a stage"
+    if isinstance(entry, ByOneModel):
+        if (entry.stage is None) != (entry.checkpoint is None):
+            missing = "stage" if entry.stage is None else "checkpoint"
+            yield (missing,), "set both stage and checkpoint, or set both to null"
+        if entry.stage is None and (part := model.first_unpublished_encoder):
+            yield ("stage",), f"stage is null, but model.{part} has layers that must be trained; name a stage"
     if entry.kind == "moments":
-        yield from decoding_mistakes(("decoding",), entry.windows, entry.decoding)
+        yield from _under(("decoding",), decoding_mistakes(entry.windows, entry.decoding))
         if not model.score.finds_moments:
             yield (), f"moments need score moments or boundary_moments; {model.score.kind} finds some with lbar locate"
     if entry.kind not in COMBINED:
@@ -161,6 +186,9 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
         yield ("grad_cache_chunk",), f"must be null, or less than batch_size, which is {stage.batch_size}"
     if stage.grad_cache_chunk and not model.embeds_in_chunks:
         yield ("grad_cache_chunk",), "the model's batch norms or padding need the whole batch; set it to null"
+    schedule = stage.schedule
+    if isinstance(schedule, schema.EpochSchedule) and schedule.until_epoch <= schedule.warmup_epochs:
+        yield ("schedule", "until_epoch"), "must be more than warmup_epochs, so that the learning rate can fall"
     for part in ("schedule", "stop"):
         metric = getattr(getattr(stage, part), "metric", None)
         if metric and metric not in monitor.metrics:
@@ -170,7 +198,7 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
         if metric not in allowed:
             yield ("monitor", "metrics", i), f"{metric} is no metric of unit {stage.unit}: {', '.join(sorted(allowed))}"
     for i, term in enumerate(stage.losses):
-        yield from ((("losses", i, *keys), text) for keys, text in _loss_mistakes(name, term, recipe))
+        yield from _under(("losses", i), _loss_mistakes(name, term, recipe))
     yield from _part_mistakes(("optimizer", "lr_by_part"), list(stage.optimizer.lr_by_part), model.trains)
     yield from _part_mistakes(("optimizer", "frozen_start"), list(stage.optimizer.frozen_start), model.trains)
     stored = [one for one, expert in model.audio.experts.items() if not isinstance(expert, Waveform)]
@@ -184,7 +212,7 @@ def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mi
             if getattr(monitor, key) is not None:
                 yield ("monitor", key), f"no metric in monitor.metrics needs windows; leave out {key}"
     elif monitor.decoding:
-        yield from decoding_mistakes(("monitor", "decoding"), monitor.windows or "overlap", monitor.decoding)
+        yield from _under(("monitor", "decoding"), decoding_mistakes(monitor.windows or "overlap", monitor.decoding))
     if of_moments:
         if not model.score.finds_moments:
             yield ("unit",), f"moments need the score moments or boundary_moments, not {model.score.kind}"
@@ -205,11 +233,11 @@ def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
             yield ("teachers", number), f"stage {teacher.stage!r} must come before this stage, which learns from it"
 
 
-def decoding_mistakes(at: Keys, by: By, decoding: Decoding) -> Mistakes:
+def decoding_mistakes(by: By, decoding: Decoding) -> Mistakes:
     """Yield settings of windows that have no effect."""
     for key in ("heard", "mean_edges") if by == "thresholds" else ("threshold",):
         if getattr(decoding, key):
-            yield (*at, key), f"{key} has no effect on windows by {by}; leave it out"
+            yield (key,), f"{key} has no effect on windows by {by}; leave it out"
 
 
 def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mistakes:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field
 
 from data_tools.errors import KitError
 from data_tools.manifest import Split
@@ -147,14 +147,6 @@ class EpochSchedule(Strict):
     floor_lr: float = Field(ge=0, le=1)  # learning rate at the end
     warmup_epochs: float = Field(ge=0, le=10_000)  # epochs while the rate rises
     until_epoch: float = Field(gt=0, le=10_000)  # epochs from the start of the stage, more than warmup_epochs
-
-    @field_validator("until_epoch")
-    @classmethod
-    def _require_falling_rate(cls, until: float, info: ValidationInfo) -> float:
-        """Refuse `until_epoch` before the end of the warmup."""
-        if until <= info.data.get("warmup_epochs", 0):
-            raise ValueError("until_epoch must be more than warmup_epochs, so that the learning rate can fall")
-        return until
 
 
 class StepDecay(Strict):

@@ -161,7 +161,7 @@ class MomentValidation(Validation):
             total += float(terms.total_loss(scores, self.stage.losses)) * len(rows)
         values = {"loss": total / len(self.items)}
         if schema.OF_WINDOWS & set(monitor.metrics):
-            series = frame_series(model, clips, self.clips, self.clip_of, captions, self.features.grids)
+            series = frame_series(model, clips, self.clips, self.clip_of, captions)
             decoding = monitor.decoding or Decoding()
             located = find_windows([(model.moments, series)], decoding, monitor.windows or "overlap")
             found = {str(number): [list(window) for window in one.windows] for number, one in enumerate(located)}

@@ -22,7 +22,7 @@ def drawn(*shape: int, seed: int) -> torch.Tensor:
 
 def recordings(lengths: tuple[int, ...] = LENGTHS) -> Ragged:
     """Frames of all recordings, (sum of lengths, DIM)."""
-    return Ragged(drawn(sum(lengths), DIM, seed=1), torch.tensor(lengths))
+    return Ragged(list(drawn(sum(lengths), DIM, seed=1).split(lengths)))
 
 
 def sentences(count: int = len(TEXTS)) -> Embedded:

@@ -56,14 +56,13 @@ def model_of(text: TextEncoder) -> RetrievalModel:
     model = RetrievalModel.__new__(RetrievalModel)
     torch.nn.Module.__init__(model)
     model.text, model.score, model.learned = text, cosine, torch.nn.ParameterDict()
-    model.unit_length, model.frame_grid = True, None
+    model.unit_length, model.frame_grid = True, SECONDS
     return model
 
 
 class Opened(Retriever):
     """A model whose clips are embedded already, with frames of a second."""
 
-    grids = {"frames": SECONDS}  # type: ignore[assignment]  # noqa: RUF012
     windows: WindowSettings | None = None  # type: ignore[assignment]
 
 

@@ -66,7 +66,7 @@ def test_clip_score_is_the_log_odds_that_the_recording_contains_a_moment(kind):
     clips, captions = Embedded(drawn(2, 5, 6), torch.tensor([5, 3])), Embedded(drawn(3, 6, seed=1))
     with torch.inference_mode():
         found = score(clips, captions)
-        ragged = Ragged(torch.cat([clips.values[0], clips.values[1, :3]]), clips.lengths)
+        ragged = Ragged([clips.values[0], clips.values[1, :3]])
         assert torch.allclose(score(ragged, captions), found, atol=1e-6)
         for row, length in enumerate([5, 3]):
             alone = Embedded(clips.values[row : row + 1, :length], torch.tensor([length]))
@@ -158,7 +158,7 @@ def test_validation_loss_is_the_mean_over_moments(tmp_path):
     validation = MomentValidation(make_moment_items(clips, moments), stage, features)
     model: Any = model_of(Letters())
     model.score, model.temperature = numbered(MomentScore(), 2.0, -1.0, 0.0, 0.0), None
-    embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))
+    embedded = Ragged([known, silent])
     with torch.no_grad():
         found = validation.metrics(model, embedded, model.text.embed_batch(validation.texts))
     assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}

@@ -28,7 +28,7 @@ from system.features.bank import Bank
 from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.audio.segments import Segments
 from system.models.batch import Embeddings, Series
-from system.ranking import cache
+from system.ranking import embedding
 from system.ranking.cache import _bank, cache_folder, embed_cached
 from system.retriever import Retriever, list_clips
 from system.runs.open import Trained, open_trained
@@ -148,7 +148,7 @@ def test_cached_embeddings_equal_computed_ones(unbroken, world, tmp_path):
 
 
 def test_killed_embedding_resumes_from_the_cache(unbroken, world, tmp_path, embedded, monkeypatch):
-    monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 8)
+    monkeypatch.setattr(embedding, "CLIPS_PER_BATCH", 8)
     trained, clips = open_trained(unbroken), list(list_clips(world, "evaluation"))
     clips += [replace(clips[0], id=f"twin {n}") for n in range(2)]
     expected = embed(trained, clips, tmp_path / "unbroken").values

@@ -149,13 +149,13 @@ def test_methods_encode_audio_and_encode_text_give_the_embeddings_of_the_publish
 @pytest.mark.parametrize("kind", ["clap", pytest.param("pe_audio_frame", marks=pytest.mark.slow)])
 def test_second_search_embeds_only_files_added_to_the_folder(kind, tmp_path, monkeypatch, capsys):
     embedded: list[list[str]] = []
-    original = cache.embed_in_blocks
+    original = cache.embed_each
 
     def counted(model: Any, clips: Any, *rest: Any) -> Any:
         embedded.append(sorted(Path(clip.path).name for clip in clips))
         return original(model, clips, *rest)
 
-    monkeypatch.setattr(cache, "embed_in_blocks", counted)
+    monkeypatch.setattr(cache, "embed_each", counted)
     folder = tmp_path / "sounds"
     write_sounds(folder, 7, 4)
     command = ["search", str(hub_folder(kind)), str(folder), "a dog barks", "--top", "30", "--json"]

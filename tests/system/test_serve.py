@@ -93,10 +93,9 @@ def search_in(folder: Path, by: str = "overlap") -> Search:
     letter = {one: np.eye(3)[number] for number, one in enumerate("abc")}
     clips = [replace(clip_of(write_tone(folder / name, 10.0)), seconds=10.0) for name in SOUNDS]
     series = [[letter.get(one, np.zeros(3)) for one in letters] for letters in SOUNDS.values()]
-    values = torch.tensor(np.concatenate([np.array(one) for one in series]), dtype=torch.float32)
     model = model_of(Letters())
     model.score = MomentScore()
-    embedded = Ragged(values, torch.tensor([len(one) for one in series]))
+    embedded = Ragged([torch.tensor(np.array(one), dtype=torch.float32) for one in series])
     windows = WindowSettings(model.moments, by, Decoding(windows=3))  # type: ignore[arg-type]
     return searching(model, clips, embedded, windows)
 

@@ -136,23 +136,21 @@ def test_memory_for_scores_of_frames_against_words_is_bounded_in_training(monkey
 
 def ragged(filled: Embedded) -> Ragged:
     pairs = zip(filled.values, filled.lengths.tolist(), strict=True)
-    return Ragged(torch.cat([series[:length] for series, length in pairs]), filled.lengths)
+    return Ragged([series[:length] for series, length in pairs])
 
 
 def test_selected_rows_padded_blocks_and_spread_of_ragged_series_match_hand_values(monkeypatch):
-    pool = Ragged(torch.arange(12.0).view(6, 2), torch.tensor([3, 0, 1, 2]))
+    pool = Ragged(list(torch.arange(12.0).view(6, 2).split([3, 0, 1, 2])))
     found = pool.rows([3, 0, 3, 1])
     assert found.values[:, 0].tolist() == [8, 10, 0, 2, 4, 8, 10]
     assert found.lengths.tolist() == [2, 3, 2, 0]
     assert pool.rows(torch.tensor([2])).values.tolist() == [[6, 7]]
     monkeypatch.setattr(embeddings, "MAX_PADDED", 4)  # two frames
-    parts = [
-        (places.tolist(), part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.padded_parts()
-    ]
+    parts = [(places, part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.padded_parts()]
     assert parts == [([1, 2], [[0], [6]], [0, 1]), ([3], [[8, 10]], [2]), ([0], [[0, 2, 4]], [3])]
     monkeypatch.setattr(embeddings, "MAX_PADDED", 1 << 24)
     ((places, part),) = pool.padded_parts()
-    assert places.tolist() == [1, 2, 3, 0]
+    assert places == [1, 2, 3, 0]
     assert part.values[2].tolist() == [[8, 9], [10, 11], [0, 0]]
     filled = made(3, [4, 1, 0, 9], dim=3)
     filled.values[0, 1] = 1e-7
