@@ -26,7 +26,7 @@ from data_tools.names import is_audio_name
 from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.devices import device_of
-from system.features.extract import Features, build_features, leave_out_other_lengths
+from system.features.extract import Features, build_features
 from system.models.batch import Embedded, Embeddings, Units, are_units, unit_vectors
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding
@@ -138,10 +138,7 @@ class Retriever:
             normalize: As for texts.
             split: Of a manifest; None: all.
         """
-        sounds = sounds_of(audio)
-        if _are_files(sounds):
-            return self._vectors(self._embed(list_clips(audio if is_path(audio) else sounds, split)), normalize)
-        return np.concatenate([self._vectors(clips, normalize) for clips in self._embed_sounds(sounds, rate)])
+        return np.concatenate([self._vectors(clips, normalize) for clips in self._embed_sounds(audio, rate, split)])
 
     def _embed(self, clips: Sequence[Clip]) -> Embeddings:
         """Return the embedding of each clip; one may come twice."""
@@ -149,8 +146,12 @@ class Retriever:
         rows = {clip.id: row for row, clip in enumerate(pool.clips)}
         return pool.embedded.rows([rows[clip.id] for clip in clips])
 
-    def _embed_sounds(self, sounds: Sequence[Any], rate: int | None = None) -> Iterator[Embeddings]:
-        """Yield embeddings of blocks of sounds; nothing is stored."""
+    def _embed_sounds(self, audio: Any, rate: int | None, split: str | None = None) -> Iterator[Embeddings]:
+        """Yield embeddings of blocks of sounds; only those of files are stored."""
+        sounds = sounds_of(audio)
+        if _are_files(sounds):
+            yield self._embed(list_clips(audio if is_path(audio) else sounds, split))
+            return
         for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
                 block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
@@ -161,9 +162,6 @@ class Retriever:
     @kit_errors
     def score_sounds(self, texts: Texts, sounds: Any, rate: int | None = None) -> np.ndarray:
         """Score texts against sounds in any form: (N, C)."""
-        sounds = [clip.path for clip in list_clips(sounds)] if is_path(sounds) else sounds
-        if not len(sounds):
-            raise KitError("the list of sounds is empty; give at least one")
         captions = embed_texts(self.model, _to_texts(texts))
         found = [list(self.model.score_blocks(captions, clips)) for clips in self._embed_sounds(sounds, rate)]
         return np.concatenate([np.concatenate(blocks) for blocks in found], axis=1)
@@ -280,8 +278,7 @@ class Retriever:
             log.warning("no times in %s of more than %s frames; cut such recordings", some, f"{MAX_FRAMES:,}")
         if not short:
             return [None] * len(rows)
-        one = embed_texts(self.model, [text])
-        captions = Embedded(one.values.expand(len(short), *one.values.shape[1:]))
+        captions = embed_texts(self.model, [text]).rows([0] * len(short))
         recordings, clips = [pool.clips[row] for row in short], pool.embedded.rows(short)
         series = frame_series(self.model, clips, recordings, range(len(short)), captions)
         found = dict(zip(short, find_windows([(score, series)], decoding, by), strict=True))
@@ -311,13 +308,8 @@ class Retriever:
 
     def frames_of(self, clips: Sequence[Clip]) -> Features:
         """Return, or compute, the experts' frames of whole recordings."""
-        if self._features:
-            return self._features
-        experts = dict(self.recipe.model.audio.experts)
-        features = build_features(clips, experts, Path(self.recipe.banks), device=self.model.device)
-        for name in [name for name, expert in experts.items() if expert.computed]:
-            leave_out_other_lengths(features, clips, name)  # `build_features` has compared the others
-        return features
+        experts, banks = dict(self.recipe.model.audio.experts), Path(self.recipe.banks)
+        return self._features or build_features(clips, experts, banks, self.model.device, timed=True)
 
 
 def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Sequence[Clip]:

@@ -16,11 +16,13 @@ def is_path(sound: Any) -> bool:
     return isinstance(sound, str | os.PathLike)
 
 
-def sounds_of(audio: Any) -> list[Any]:
+def sounds_of(audio: Any) -> Sequence[Any]:
     """Return a list of sounds, also for a single one."""
     is_array = hasattr(audio, "detach") or (hasattr(audio, "dtype") and audio.dtype.kind not in "UO")
     is_file = hasattr(audio, "read") or hasattr(audio, "get_all_samples")
-    return [audio] if is_array or is_file or is_path(audio) or isinstance(audio, dict) else list(audio)
+    if is_array or is_file or is_path(audio) or isinstance(audio, dict):
+        return [audio]
+    return audio if isinstance(audio, Sequence) else list(audio)
 
 
 def as_files(sounds: Sequence[Any], rate: int | None, folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ uninterrupted one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -71,25 +72,16 @@ def make_items(clips: Sequence[Clip], unit: str) -> list[Item]:
     return [Item(clip, (caption,), (i,)) for clip in clips for i, caption in enumerate(clip.captions)]
 
 
-class _Shuffled:
-    """An endless stream of a source's items.
-
-    Each turn has every item once, in random order.
-    """
-
-    def __init__(self, items: list[Item], seed: tuple[int, ...]) -> None:
-        self.items, self.seed = items, seed
-        self.turn, self.order = -1, np.empty(0, int)
-
-    def __getitem__(self, position: int) -> Item:
-        turn, index = divmod(position, len(self.items))
-        if turn != self.turn:
-            self.turn, self.order = turn, np.random.default_rng([*self.seed, turn]).permutation(len(self.items))
-        return self.items[int(self.order[index])]
+@lru_cache(maxsize=16)
+def _shuffled(seed: tuple[int, ...], count: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(count)
 
 
 class Sampler:
-    """The training batches of a stage."""
+    """The training batches of a stage.
+
+    Each data source is an endless stream of turns. A turn has every item once, in random order.
+    """
 
     def __init__(
         self,
@@ -100,7 +92,7 @@ class Sampler:
         seed: tuple[int, ...],
         augment: Callable[[Sequence[Item], Sequence[int]], list[Item]] | None = None,
     ) -> None:
-        """Shuffle the items of each source.
+        """Take the items of each source.
 
         Args:
             sources: The items of every data source.
@@ -117,17 +109,18 @@ class Sampler:
         if total < batch_size or not all(sources):
             sizes = " + ".join(str(len(source)) for source in sources)
             raise KitError(f"batch_size {batch_size} is above the {sizes} training items; lower it, or add data")
-        pools = sources if mix == "equal" else [[item for source in sources for item in source]]
-        self.streams = [_Shuffled(pool, (*seed, i)) for i, pool in enumerate(pools)]
+        self.sources = sources if mix == "equal" else [[item for source in sources for item in source]]
         self.batch_size, self.captions_per_clip, self.seed = batch_size, captions, seed
         self.steps_of_all = total // batch_size
         self.augment = augment
 
     def batch(self, step: int) -> list[Item]:
         """Return the items of a training step."""
-        n = len(self.streams)
-        positions = range(step * self.batch_size, (step + 1) * self.batch_size)
-        chosen = [self.streams[index % n][index // n] for index in positions]
+        n, chosen = len(self.sources), []
+        for index in range(step * self.batch_size, (step + 1) * self.batch_size):
+            source = self.sources[index % n]
+            turn, place = divmod(index // n, len(source))
+            chosen.append(source[_shuffled((*self.seed, index % n, turn), len(source))[place]])
         count = self.captions_per_clip
         draw = np.random.default_rng([*self.seed, n, step])
         for index, (clip, captions, *_) in enumerate(chosen):
@@ -142,4 +135,4 @@ class Sampler:
         Returns:
             (batch_size, 2) in [0, 1), of each item's clip and of the one mixed into it.
         """
-        return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))
+        return np.random.default_rng([*self.seed, len(self.sources) + 2, step]).random((self.batch_size, 2))

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -172,17 +172,14 @@ def read_batches(
     """
     most = longest or sys.maxsize
 
-    def drawn() -> Iterator[tuple[list[Item], np.ndarray]]:  # not in threads, since a sampler has a state
-        for number in itertools.count(step):
-            yield sampler.batch(number), sampler.crop_offsets(number)
-
-    def make(one: tuple[list[Item], np.ndarray]) -> Batch:
-        (items, offsets), chunks = one, None
+    def make(number: int) -> Batch:
+        items, chunks = sampler.batch(number), None
         if process_count() > 1:
             lengths = frame_counts(items, features, next(iter(features.banks)), most)
             chunks = divide_into_chunks(lengths, chunk, process_count())
+        offsets = sampler.crop_offsets(number)
         made = collate(items, features, relevance, teachers, most, offsets, chunks, pad_to_batch)
         return made.pin_audio() if device.type == "cuda" else made
 
     ahead = BATCHES_AHEAD if relevance is None else 1  # CIDEr-D uses all cores itself
-    yield from (batch.to(device) for batch in read_ahead(make, drawn(), ahead))
+    yield from (batch.to(device) for batch in read_ahead(make, itertools.count(step), ahead))

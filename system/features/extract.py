@@ -106,12 +106,15 @@ def build_features(
     banks: Path,
     device: Device | None = None,
     whole: Container[str] = (),
+    timed: bool = False,
 ) -> Features:
     """Return the frames of clips, and store missing ones.
 
     Args:
         device: None: the machine's default.
         whole: Ids of clips whose waveforms are decoded now, so that damage is found early.
+        timed: Leave out clips whose frames have another length than the manifest says, since times would be wrong.
+            Clips of stored frames always are.
     """
     for name, one in experts.items():
         if one.reads_clips and (of_all := common_fault(one, list(clips))):
@@ -133,9 +136,9 @@ def build_features(
         _find_keys(features, clips, threads)
         _fill(features, clips, experts, threads, device)
         threads.shutdown()
-        for name, one in experts.items():
-            if not one.computed:
-                leave_out_other_lengths(features, clips, name)
+    for name, one in experts.items():
+        if one.reads_clips and (timed or not one.computed):
+            _leave_out_other_lengths(features, clips, name)
     if features.broken:
         log.warning("skipped %s that cannot be used; see the warnings above", counted(len(features.broken), "clip"))
     return features
@@ -322,7 +325,7 @@ def read_ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int) 
         threads.shutdown(cancel_futures=True)
 
 
-def leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
+def _leave_out_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
     """Leave out clips whose frames have another length.
 
     Times of moments would be wrong. Smaller differences are a warning, which names the first one.
