@@ -30,8 +30,7 @@ from system.features.extract import Features, build_features
 from system.models.batch import Embedded, Embeddings, Units, are_units, unit_vectors
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding
-from system.ranking.cache import cache_folder, embed_cached, require_readable
-from system.ranking.embedding import embed_clips, embed_texts, refuse_broken, vectors
+from system.ranking.embedding import cache_folder, embed_cached, embed_clips, embed_texts, require_readable, vectors
 from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
 from system.runs.open import Trained, open_trained
@@ -232,13 +231,13 @@ class Retriever:
         if self._features or not settings.audio.reads_clips:
             features = self.frames_of(clips)
             broken = features.broken
-            readable = require_readable(clips, broken)
+            readable = require_readable(clips, broken, f"model {self.folder}")
             embedded = embed_clips(self.model, readable, features)
         else:
             banks, folder = Path(self.recipe.banks), cache_folder(self._cache)
             readable, embedded, broken = embed_cached(self.model, settings, clips, banks, folder)
         if strict:
-            refuse_broken([clip.id for clip in clips], broken, f"model {self.folder}")
+            require_readable(clips, broken, f"model {self.folder}", every=True)
         skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken}
         if not self._features:
             used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")

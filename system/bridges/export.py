@@ -54,8 +54,7 @@ def export_model(trained: Trained, out: Path) -> None:
             trained.model.text.save_assets(folder)
             trained.model.audio.save_assets(folder)
         write_text(folder / "recipe.json", text_of(trained.recipe))
-        names = trained.recipe.imports
-        keep_imports(names, imported_files(names, trained.folder), folder)
+        keep_imports(imported_files(trained.recipe.imports, trained.folder), folder)
         save_weights(trained.model.state_dict(), folder / "model.safetensors")
         if (trained.folder / TRAINED_ON).exists():
             shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)

@@ -33,7 +33,7 @@ from submission.runs.record import FrameScores, MomentsResult, write_frame_score
 from system.batches.items import require_known_windows
 from system.models.scores import MomentScore
 from system.moments.windows import By, Decoding, Grid, label_frames, runs_of_true
-from system.ranking.embedding import refuse_broken, require_known_words
+from system.ranking.embedding import require_known_words, require_readable
 from system.ranking.entries import RankMoments
 from system.ranking.windows import (
     FrameSeries,
@@ -83,17 +83,16 @@ def require_moments(recipe: schema.Recipe, data: Data) -> None:
     searched = list[str]()
     for entry in recipe.rank_moments.values():
         asked = _asked_of_source(data, entry.data)
-        refuse_broken(asked.recordings, data.features.broken, f"data source {entry.data}")
-        searched.append(entry.data)
-        if entry.fit:
-            data.items(entry.fit, "moment")  # their windows are known, and in the recordings
-            searched.append(entry.fit)
-    for stage in [stage for stage in recipe.stages.values() if stage.unit == "moment"]:
-        for source in stage.sources:
-            require_known_windows(data.moments[source])
-        if schema.OF_WINDOWS & set(stage.monitor.metrics):
-            searched += stage.monitor.data
-    for source in searched:
+        require_readable(asked.recordings.values(), data.features.broken, f"data source {entry.data}", every=True)
+    stages = [stage for stage in recipe.stages.values() if stage.unit == "moment"]
+    fitted = [entry.fit for entry in entries if entry.fit]
+    for source in [*fitted, *(source for stage in stages for source in stage.sources)]:
+        require_known_windows(data.moments[source])
+    for source in fitted:
+        inside_recordings(data.moments[source], data.readable_clips(source))
+    watched = [stage.monitor for stage in stages if schema.OF_WINDOWS & set(stage.monitor.metrics)]
+    searched = [*(entry.data for entry in entries), *(source for monitor in watched for source in monitor.data)]
+    for source in [*fitted, *searched]:
         require_short_recordings(data.moments[source], data.features)
 
 
@@ -152,9 +151,7 @@ def _score_asked(
         features = retriever.frames_of(recordings)
     except KitError as error:
         raise KitError(f"model {retriever.folder}: {error}") from error
-    readable = [clip for clip in recordings if clip.id in features.keys]
-    if strict or not readable:
-        refuse_broken(asked.recordings, features.broken, f"model {retriever.folder}")
+    readable = require_readable(recordings, features.broken, f"model {retriever.folder}", every=strict)
     moments = [moment for moment in asked.moments if moment.clip in features.keys]
     by_pieces = None if retriever.recipe.model.score.of_series else sliding
     return moments, score_recordings(retriever.model, readable, moments, features, by_pieces)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from pydantic import Field
@@ -48,8 +48,6 @@ class RankEntry(Strict):
         data: str
         edition: EditionKey
         csv: bool
-
-    finds_windows: ClassVar[bool] = False  # of long recordings, instead of scoring clips
 
     @property
     def combined_entries(self) -> list[str]:
@@ -243,8 +241,6 @@ class RankMoments(ByOneModel):
     decoding: Decoding = Field(Decoding())  # selection of windows
     fit: str | None = None  # source to whose moments scale, offset and transitions are fitted; null: as trained
     edition: int  # challenge year; it decides the figures and the file
-
-    finds_windows = True
 
 
 def matrix_labels(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -44,13 +44,13 @@ class Loaded:
     Attributes:
         source: Bytes of the file.
         changes: Texts of `--set` that were applied.
-        imports: Files that were imported.
+        imports: Files that were imported, by the names of their copies.
     """
 
     recipe: schema.Recipe
     source: bytes
     changes: tuple[str, ...]
-    imports: tuple[Path, ...] = ()
+    imports: Mapping[str, Path]
 
 
 def text_of(recipe: schema.Recipe) -> str:
@@ -84,16 +84,16 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
         raise RecipeError([f"{path} is a study; run it with: lbar run {path}"])
     mistakes = [*document.problems, *_apply_changes(document, changes or [])]
     files = imported_files(child(document.value, "imports"), path.parent if path.suffix == ".json" else None)
-    mistakes += [(keys, document.line(keys), text) for keys, text in import_kinds(files)]
+    found = list(import_kinds(files.values()))
     _leave_out_nulls(document.value)
-    recipe, found = _validate(document.value)
-    found += name_mistakes(document.value)
+    recipe, unfit = _validate(document.value)
+    found += [*unfit, *name_mistakes(document.value)]
     if recipe and not found:
-        found += fit_mistakes(recipe)
+        found += ((_keys_of(key), text) for key, text in fit_mistakes(recipe))
     mistakes += [(keys, document.line(keys), text) for keys, text in found]
     if mistakes or recipe is None:
         raise RecipeError(lines_of(path, mistakes))
-    return Loaded(recipe, source, tuple(changes or []), tuple(files))
+    return Loaded(recipe, source, tuple(changes or []), files)
 
 
 def read_document(path: Path) -> tuple[bytes, Document]:
@@ -123,11 +123,15 @@ def lines_of(path: Path, mistakes: list[Mistake]) -> list[str]:
     ]
 
 
+def _keys_of(dotted: str) -> Keys:
+    return tuple(int(part) if part.isdecimal() else part for part in dotted.split("."))
+
+
 def _apply_changes(document: Document, changes: list[str]) -> Iterator[Mistake]:
     """Apply changes such as `a.b.0.c=value`; yield mistakes."""
     for change in changes:
         dotted, equals, text = change.partition("=")
-        keys: Keys = tuple(int(part) if part.isdecimal() else part for part in dotted.split("."))
+        keys = _keys_of(dotted)
         if not equals or not dotted:
             yield keys, 0, "this text is not a setting; write a setting as key.key=value"
             continue
@@ -209,7 +213,7 @@ def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
         yield at, a, b
 
 
-def import_kinds(files: Sequence[Path]) -> Iterator[tuple[Keys, str]]:
+def import_kinds(files: Iterable[Path]) -> Iterator[tuple[Keys, str]]:
     """Run the files that a recipe imports; yield mistakes."""
     for number, file in enumerate(files):
         try:
@@ -234,29 +238,26 @@ def _import_file(path: Path) -> None:
         raise
 
 
-def imported_files(names: object, folder: Path | None) -> list[Path]:
-    """Return the files of `imports`, or their copies.
+def imported_files(names: object, folder: Path | None) -> dict[str, Path]:
+    """Return the files of `imports` by the names of their copies.
 
     Args:
-        folder: Of a run or an exported model, which may have copies.
+        folder: Of a run or an exported model, whose copies are used if there are some.
     """
-    found = []
+    found = {}
     for number, name in enumerate(names if isinstance(names, list) else []):
-        copy = folder / "imports" / _copy_name(number, Path(name)) if folder else Path(name)
-        found.append(copy if copy.exists() else Path(name))
+        copy, file = f"{number}_{Path(name).name}", Path(name)
+        kept = folder / "imports" / copy if folder else file
+        found[copy] = kept if kept.exists() else file
     return found
 
 
-def keep_imports(names: Sequence[str], files: Sequence[Path], folder: Path) -> None:
+def keep_imports(files: Mapping[str, Path], folder: Path) -> None:
     """Copy imported files to a run or an exported model.
 
     Args:
-        names: Their names in the recipe.
+        files: By the names of their copies.
     """
-    for number, (name, file) in enumerate(zip(names, files, strict=True)):
-        with replacing(folder / "imports" / _copy_name(number, Path(name))) as part:
+    for copy, file in files.items():
+        with replacing(folder / "imports" / copy) as part:
             shutil.copyfile(file, part)
-
-
-def _copy_name(number: int, file: Path) -> str:
-    return f"{number}_{file.name}"

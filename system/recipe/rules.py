@@ -18,6 +18,7 @@ from system.ranking.entries import ByOneModel, Metric
 from system.recipe import schema
 
 Mistakes = Iterator[tuple[Keys, str]]
+Misfits = Iterator[tuple[str, str]]  # dotted key, message
 
 # The section whose names stand at a key (*: any name or number), and how to avoid a test split there ("": allowed).
 REFERENCES = {
@@ -105,142 +106,142 @@ def _reference(
         yield keys, f"{value!r} is a test split ({split}); {cure}"
 
 
-def fit_mistakes(recipe: schema.Recipe) -> Mistakes:
+def fit_mistakes(recipe: schema.Recipe) -> Misfits:
     """Yield settings that do not fit each other."""
-    yield from _under(("model",), _model_mistakes(recipe.model))
+    yield from _under("model", _model_mistakes(recipe.model))
     for name, source in recipe.data.items():
         if source.make and source.make != recipe.making(source).make:
-            yield ("data", name, "make"), f"another source makes {source.manifest} with another command; keep one"
+            yield f"data.{name}.make", f"another source makes {source.manifest} with another command; keep one"
     for name, entry in recipe.rank.items():
-        yield from _under(("rank", name), _entry_mistakes(entry, recipe))
+        yield from _under(f"rank.{name}", _entry_mistakes(entry, recipe))
     points = recipe.relevance.relax if recipe.relevance else []
     for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
         if before.percentile >= point.percentile or before.factor < point.factor:
-            yield ("relevance", "relax", i), "percentiles must rise, and no factor may be higher than the one before"
+            yield f"relevance.relax.{i}", "percentiles must rise, and no factor may be higher than the one before"
     if recipe.stages and not any(recipe.model.trains.values()):
-        yield ("stages",), "the model has nothing to train; leave out the stages, or choose a trainable encoder"
+        yield "stages", "the model has nothing to train; leave out the stages, or choose a trainable encoder"
     for name, stage in recipe.stages.items():
-        yield from _under(("stages", name), _stage_mistakes(name, stage, recipe))
+        yield from _under(f"stages.{name}", _stage_mistakes(name, stage, recipe))
 
 
-def _under(keys: Keys, found: Mistakes) -> Mistakes:
-    return (((*keys, *inner), text) for inner, text in found)
+def _under(key: str, found: Misfits) -> Misfits:
+    return ((f"{key}.{inner}".rstrip("."), text) for inner, text in found)
 
 
-def _model_mistakes(model: Model) -> Mistakes:
+def _model_mistakes(model: Model) -> Misfits:
     score = model.score
     for name, part, wanted in (("audio", model.audio, score.of_series), ("text", model.text, score.of_words)):
         series = "frames" if name == "audio" else "words"
         if wanted and not part.embeds_series:
-            yield (name,), f"score {score.kind} needs an encoder that returns {series}; set `embedding: {series}`"
+            yield name, f"score {score.kind} needs an encoder that returns {series}; set `embedding: {series}`"
         if part.embeds_series and not wanted:
-            yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
+            yield f"{name}.embedding", f"score {score.kind} needs one embedding, not {series}; set embedding: mean"
         if getattr(part, "head", None) == "none" and getattr(part, "hidden", None):
-            yield (name, "hidden"), "`head: none` has no layer; remove hidden, or set head: linear"
+            yield f"{name}.hidden", "`head: none` has no layer; remove hidden, or set head: linear"
     if model.text.kind == "pe_audio" and not model.text.is_trained and "dot_product" not in score.kind:
-        yield ("score",), "a frozen text encoder pe_audio needs score dot_product or frame_dot_products"
+        yield "score", "a frozen text encoder pe_audio needs score dot_product or frame_dot_products"
     for key, text in model.audio.setting_errors(model.text.dim):
-        yield ("audio", key), text
+        yield f"audio.{key}", text
 
 
-def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Mistakes:
+def _entry_mistakes(entry: Any, recipe: schema.Recipe) -> Misfits:
     model = recipe.model
     if isinstance(entry, ByOneModel):
         if (entry.stage is None) != (entry.checkpoint is None):
             missing = "stage" if entry.stage is None else "checkpoint"
-            yield (missing,), "set both stage and checkpoint, or set both to null"
+            yield missing, "set both stage and checkpoint, or set both to null"
         if entry.stage is None and (part := model.first_unpublished_encoder):
-            yield ("stage",), f"stage is null, but model.{part} has layers that must be trained; name a stage"
+            yield "stage", f"stage is null, but model.{part} has layers that must be trained; name a stage"
     if entry.kind == "moments":
-        yield from _under(("decoding",), decoding_mistakes(entry.windows, entry.decoding))
+        yield from _under("decoding", decoding_mistakes(entry.windows, entry.decoding))
         if not model.score.finds_moments:
-            yield (), f"moments need score moments or boundary_moments; {model.score.kind} finds some with lbar locate"
+            yield "", f"moments need score moments or boundary_moments; {model.score.kind} finds some with lbar locate"
     if entry.kind not in COMBINED:
         return
     usable, combined = COMBINED[entry.kind], entry.combined_entries
     for name in combined:
         if recipe.rank[name].kind not in usable:
-            yield ("of",), f"{name} has another kind; entries of these kinds can be used: {', '.join(usable)}"
+            yield "of", f"{name} has another kind; entries of these kinds can be used: {', '.join(usable)}"
             return
     if not combined:
-        yield ("of",), "name at least one earlier entry"
+        yield "of", "name at least one earlier entry"
     if len({recipe.ranked(name).pool for name in combined}) > 1:
-        yield ("of",), "the entries rank different data sources; name entries of one data source"
+        yield "of", "the entries rank different data sources; name entries of one data source"
     if entry.kind == "hub_corrected":
         ranked = getattr(recipe.rank[entry.of], "data", None)
         is_choice = recipe.data[entry.validation].split == "validation"  # scores there are needed for a blend's weights
         if entry.validation in entry.bank:
-            yield ("bank",), f"data source {entry.validation!r} is also named in `validation`; name a training split"
+            yield "bank", f"data source {entry.validation!r} is also named in `validation`; name a training split"
         for key, names in (("bank", entry.bank), ("validation", () if is_choice else [entry.validation])):
             if ranked in names:
-                yield (key,), f"{ranked!r} is also ranked, so its captions must not be used; name another source"
+                yield key, f"{ranked!r} is also ranked, so its captions must not be used; name another source"
         if entry.validation in recipe.trained_on:
-            yield ("validation",), f"a stage trains on {entry.validation!r}; name a validation split"
+            yield "validation", f"a stage trains on {entry.validation!r}; name a validation split"
 
 
-def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Mistakes:
+def _stage_mistakes(name: str, stage: schema.Stage, recipe: schema.Recipe) -> Misfits:
     model, monitor, of_moments = recipe.model, stage.monitor, stage.unit == "moment"
     if (stage.unit == "clip") != (stage.captions_per_clip is not None):
-        yield ("captions_per_clip",), f"is for unit clip, and needed there; unit is {stage.unit}"
+        yield "captions_per_clip", f"is for unit clip, and needed there; unit is {stage.unit}"
     if stage.grad_cache_chunk and stage.grad_cache_chunk >= stage.batch_size:
-        yield ("grad_cache_chunk",), f"must be null, or less than batch_size, which is {stage.batch_size}"
+        yield "grad_cache_chunk", f"must be null, or less than batch_size, which is {stage.batch_size}"
     if stage.grad_cache_chunk and not model.embeds_in_chunks:
-        yield ("grad_cache_chunk",), "the model's batch norms or padding need the whole batch; set it to null"
+        yield "grad_cache_chunk", "the model's batch norms or padding need the whole batch; set it to null"
     schedule = stage.schedule
     if isinstance(schedule, schema.EpochSchedule) and schedule.until_epoch <= schedule.warmup_epochs:
-        yield ("schedule", "until_epoch"), "must be more than warmup_epochs, so that the learning rate can fall"
+        yield "schedule.until_epoch", "must be more than warmup_epochs, so that the learning rate can fall"
     for part in ("schedule", "stop"):
         metric = getattr(getattr(stage, part), "metric", None)
         if metric and metric not in monitor.metrics:
-            yield (part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
+            yield f"{part}.metric", f"{metric} is not monitored; add it to monitor.metrics"
     allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(Metric)) - schema.OF_WINDOWS
     for i, metric in enumerate(monitor.metrics):
         if metric not in allowed:
-            yield ("monitor", "metrics", i), f"{metric} is no metric of unit {stage.unit}: {', '.join(sorted(allowed))}"
+            yield f"monitor.metrics.{i}", f"{metric} is no metric of unit {stage.unit}: {', '.join(sorted(allowed))}"
     for i, term in enumerate(stage.losses):
-        yield from _under(("losses", i), _loss_mistakes(name, term, recipe))
-    yield from _part_mistakes(("optimizer", "lr_by_part"), list(stage.optimizer.lr_by_part), model.trains)
-    yield from _part_mistakes(("optimizer", "frozen_start"), list(stage.optimizer.frozen_start), model.trains)
+        yield from _under(f"losses.{i}", _loss_mistakes(name, term, recipe))
+    yield from _part_mistakes("optimizer.lr_by_part", list(stage.optimizer.lr_by_part), model.trains)
+    yield from _part_mistakes("optimizer.frozen_start", list(stage.optimizer.frozen_start), model.trains)
     stored = [one for one, expert in model.audio.experts.items() if not isinstance(expert, Waveform)]
     if stage.augment is not None and stage.augment.mix is not None:
         if stored:
-            yield ("augment", "mix"), f"frames of {', '.join(stored)} are stored, and cannot be mixed; remove mix"
+            yield "augment.mix", f"frames of {', '.join(stored)} are stored, and cannot be mixed; remove mix"
         if any(term.taught_by for term in stage.losses):
-            yield ("augment", "mix"), "teachers cannot judge mixed clips; remove mix, or the loss with teachers"
+            yield "augment.mix", "teachers cannot judge mixed clips; remove mix, or the loss with teachers"
     if not (of_moments and schema.OF_WINDOWS & set(monitor.metrics)):
         for key in ("windows", "decoding"):
             if getattr(monitor, key) is not None:
-                yield ("monitor", key), f"no metric in monitor.metrics needs windows; leave out {key}"
+                yield f"monitor.{key}", f"no metric in monitor.metrics needs windows; leave out {key}"
     elif monitor.decoding:
-        yield from _under(("monitor", "decoding"), decoding_mistakes(monitor.windows or "overlap", monitor.decoding))
+        yield from _under("monitor.decoding", decoding_mistakes(monitor.windows or "overlap", monitor.decoding))
     if of_moments:
         if not model.score.finds_moments:
-            yield ("unit",), f"moments need the score moments or boundary_moments, not {model.score.kind}"
+            yield "unit", f"moments need the score moments or boundary_moments, not {model.score.kind}"
         if stage.augment is not None:
-            yield ("augment",), "augmentation changes clips and captions, but not moments; set augment to null"
+            yield "augment", "augmentation changes clips and captions, but not moments; set augment to null"
 
 
-def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Mistakes:
+def _loss_mistakes(stage: str, term: Any, recipe: schema.Recipe) -> Misfits:
     unit = recipe.stages[stage].unit
     if term.of_moments != (unit == "moment"):
         of_unit = "two_state and frame_cross_entropy are for moments, all others for clips and pairs"
-        yield (), f"{term.kind} does not fit unit {unit}: {of_unit}"
+        yield "", f"{term.kind} does not fit unit {unit}: {of_unit}"
     if term.needs_relevance and recipe.relevance is None:
-        yield ("relax",), "`relax` needs CIDEr-D, but the recipe has no section `relevance`; add this section"
+        yield "relax", "`relax` needs CIDEr-D, but the recipe has no section `relevance`; add this section"
     for number, name in enumerate(term.taught_by):
         teacher, stages = recipe.teachers[name], list(recipe.stages)
         if isinstance(teacher, schema.FromStage) and teacher.stage in stages[stages.index(stage) :]:
-            yield ("teachers", number), f"stage {teacher.stage!r} must come before this stage, which learns from it"
+            yield f"teachers.{number}", f"stage {teacher.stage!r} must come before this stage, which learns from it"
 
 
-def decoding_mistakes(by: By, decoding: Decoding) -> Mistakes:
+def decoding_mistakes(by: By, decoding: Decoding) -> Misfits:
     """Yield settings of windows that have no effect."""
     for key in ("heard", "mean_edges") if by == "thresholds" else ("threshold",):
         if getattr(decoding, key):
-            yield (key,), f"{key} has no effect on windows by {by}; leave it out"
+            yield key, f"{key} has no effect on windows by {by}; leave it out"
 
 
-def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mistakes:
+def _part_mistakes(at: str, names: list[str], trains: dict[str, bool]) -> Misfits:
     """Yield parts of the model that cannot be named.
 
     A named part must be trained, and be named once; `frozen_start` must leave something to train.
@@ -248,9 +249,9 @@ def _part_mistakes(at: Keys, names: list[str], trains: dict[str, bool]) -> Mista
     for name in names:
         if not trains.get(name):
             parts = ", ".join(part for part, is_trained in trains.items() if is_trained)
-            yield (*at, name), f"the model has no part {name!r} that is trained; such parts: {parts}"
+            yield f"{at}.{name}", f"the model has no part {name!r} that is trained; such parts: {parts}"
         elif "audio" in names and name not in ("audio", "text"):
-            yield (*at, name), f"{name} is a part of audio, which is named too; name either audio or its parts"
+            yield f"{at}.{name}", f"{name} is a part of audio, which is named too; name either audio or its parts"
     rest = {"text"} - set(names) if "audio" in names else trains.keys() - {"audio", *names}
-    if at[-1] == "frozen_start" and not any(trains[name] for name in rest):
+    if at.endswith("frozen_start") and not any(trains[name] for name in rest):
         yield at, "all parts are frozen in the first steps, so nothing is trained; remove one part from frozen_start"

@@ -8,6 +8,7 @@ end and monitoring; it inherits no settings. `rank` writes score matrices and ra
 
 import difflib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -278,7 +279,8 @@ class Recipe(Strict):
     @property
     def scored(self) -> dict[str, RankEntry]:
         """Entries that rank clips of data sources, by name."""
-        return {name: one for name, one in self.rank.items() if not (one.finds_windows or self.blind(name))}
+        others = RankMoments | RankBlind
+        return {name: one for name, one in self.rank.items() if not isinstance(self.ranked(name), others)}
 
     @property
     def rank_moments(self) -> dict[str, RankMoments]:
@@ -312,18 +314,12 @@ def settings_at(path: str) -> list[type[Strict]]:
         path: Such as stages.optimizer; names of stages and so on may be left out.
     """
     found: list[type[Strict]] = [Recipe]
-    is_named = False  # the part before holds settings by names of the user's choice
     for part in filter(None, path.split(".")):
-        having = [one for one in found if part in one.model_fields]
-        if having:
-            annotations = [one.model_fields[part].annotation for one in having]
-            found = list(dict.fromkeys(kind for one in annotations for kind in _classes(one))) or having
-            is_named = any(_holds_names(one) for one in annotations)
-            continue
+        annotations = [one.model_fields[part].annotation for one in found if part in one.model_fields]
         known = dict.fromkeys(name for one in found for name in one.model_fields)
-        if not is_named or difflib.get_close_matches(part, known, 1, 0.87):  # no name of the user's choice
+        if not annotations and (found == [Recipe] or difflib.get_close_matches(part, known, 1, 0.87)):
             raise KitError(f"{path}: a recipe has no key {part!r} there; there are {', '.join(known)}")
-        is_named = False
+        found = list(dict.fromkeys(kind for one in annotations for kind in _classes(one))) or found
     return found
 
 
@@ -333,14 +329,7 @@ def fields_of(kind: type[Strict]) -> str:
     Methods are left out; the bases come first.
     """
     bases = [one for one in reversed(kind.__mro__) if issubclass(one, Strict) and one is not Strict]
-    return "\n\n".join("\n".join(_without_methods(inspect.getsource(one))).rstrip() for one in bases)
-
-
-def _without_methods(source: str) -> Iterator[str]:
-    for line in source.splitlines():
-        if line.startswith(("    @", "    def ", "    async ")):
-            return
-        yield line
+    return "\n\n".join(re.split(r"\n    (?:@|def |async )", inspect.getsource(one))[0].rstrip() for one in bases)
 
 
 def _classes(annotation: Any) -> Iterator[type[Strict]]:
@@ -349,7 +338,3 @@ def _classes(annotation: Any) -> Iterator[type[Strict]]:
         yield from all_kinds(annotation).values() if inspect.isabstract(annotation) else [annotation]
     for one in get_args(annotation):
         yield from _classes(one)
-
-
-def _holds_names(annotation: Any) -> bool:
-    return any(getattr(one, "__origin__", one) in (dict, list) for one in (annotation, *get_args(annotation)))

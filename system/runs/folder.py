@@ -197,7 +197,7 @@ class Run:
         """Write the recipe, if it is new or differs."""
         if self.resolved.exists() and self.resolved.read_text(encoding="utf-8") == text_of(loaded.recipe):
             return
-        keep_imports(loaded.recipe.imports, loaded.imports, self.folder)
+        keep_imports(loaded.imports, self.folder)
         with replacing(self.folder / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
         write_text(self.resolved, text_of(loaded.recipe))  # last: the run begins with it

@@ -21,7 +21,7 @@ from submission.runs.entry import open_entry
 from system.__main__ import main
 from system.audio.stored import FeatureFiles
 from system.features.extract import build_features
-from system.ranking.embedding import refuse_broken
+from system.ranking.embedding import require_readable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -174,7 +174,7 @@ def test_frames_of_another_length_than_the_recording_are_left_out_or_used_with_a
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any("times of 1 recording" in one and "last 56 s" in one for one in said)
     with pytest.raises(KitError, match="manifest"):
-        refuse_broken([clip.id for clip in clips], features.broken, "clips")
+        require_readable(clips, features.broken, "clips", every=True)
 
 
 @pytest.mark.parametrize(("key", "value"), [("hop_seconds", 0.5), ("values", VALUES + 1), ("array", "other")])

@@ -20,7 +20,7 @@ from system.__main__ import main
 from system.audio.logmel import LogMel
 from system.audio.yamnet import Yamnet
 from system.features.extract import GROUP_CLIPS, bank_of, build_features
-from system.ranking.embedding import refuse_broken
+from system.ranking.embedding import require_readable
 
 CPU = torch.device("cpu")
 
@@ -38,7 +38,7 @@ def test_broken_audio_is_counted_and_left_out(tmp_path, caplog):
         assert f"development {n:03d}.wav" in features.broken[clips[n].id]
     assert "skipped 4 clips that cannot be used" in caplog.text
     with pytest.raises(KitError, match=r"development 00\d\.wav"):
-        refuse_broken([clip.id for clip in clips], features.broken, "clips")
+        require_readable(clips, features.broken, "clips", every=True)
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (192_000, 2)])

@@ -29,7 +29,7 @@ from system.models.audio.heads import ExpertHeadsEncoder
 from system.models.audio.segments import Segments
 from system.models.batch import Embeddings, Series
 from system.ranking import embedding
-from system.ranking.cache import _bank, cache_folder, embed_cached
+from system.ranking.embedding import _bank, cache_folder, embed_cached
 from system.retriever import Retriever, list_clips
 from system.runs.open import Trained, open_trained
 from system.serve.server import Search

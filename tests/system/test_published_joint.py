@@ -26,7 +26,7 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.settings import Model, published_model_settings
 from system.moments.windows import runs_of_true
-from system.ranking import cache
+from system.ranking import embedding
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
@@ -149,13 +149,13 @@ def test_methods_encode_audio_and_encode_text_give_the_embeddings_of_the_publish
 @pytest.mark.parametrize("kind", ["clap", pytest.param("pe_audio_frame", marks=pytest.mark.slow)])
 def test_second_search_embeds_only_files_added_to_the_folder(kind, tmp_path, monkeypatch, capsys):
     embedded: list[list[str]] = []
-    original = cache.embed_each
+    original = embedding.embed_each
 
     def counted(model: Any, clips: Any, *rest: Any) -> Any:
         embedded.append(sorted(Path(clip.path).name for clip in clips))
         return original(model, clips, *rest)
 
-    monkeypatch.setattr(cache, "embed_each", counted)
+    monkeypatch.setattr(embedding, "embed_each", counted)
     folder = tmp_path / "sounds"
     write_sounds(folder, 7, 4)
     command = ["search", str(hub_folder(kind)), str(folder), "a dog barks", "--top", "30", "--json"]
