@@ -27,7 +27,7 @@ from submission.formats.score_matrix import ScoreMatrix, matrix_from_blocks
 from submission.ordering import ClipOrder, require_finite
 from system.devices import device_of
 from system.features.extract import Features, build_features
-from system.models.batch import Embedded, Embeddings, Units, are_units, unit_vectors
+from system.models.batch import Embedded, Embeddings, Ragged, Units, are_units, unit_vectors
 from system.models.scores import MomentScore
 from system.moments.windows import MAX_FRAMES, By, Decoding
 from system.ranking.embedding import cache_folder, embed_cached, embed_clips, embed_texts, require_readable, vectors
@@ -267,11 +267,10 @@ class Retriever:
 
         There are none by a model without times, and in clips with too many frames.
         """
-        lengths = pool.embedded.lengths
-        if self.windows is None or lengths is None:
+        if self.windows is None or not isinstance(pool.embedded, Ragged):
             return [None] * len(rows)
         score, by, decoding = self.windows
-        short = [row for row in rows if by == "thresholds" or int(lengths[row]) <= MAX_FRAMES]
+        short = [row for row in rows if by == "thresholds" or len(pool.embedded.series[row]) <= MAX_FRAMES]
         if len(short) < len(rows):
             some = counted(len(rows) - len(short), "recording")
             log.warning("no times in %s of more than %s frames; cut such recordings", some, f"{MAX_FRAMES:,}")

@@ -36,8 +36,8 @@ from system.moments.windows import By, Decoding, Grid, label_frames, runs_of_tru
 from system.ranking.embedding import require_known_words, require_readable
 from system.ranking.entries import RankMoments
 from system.ranking.windows import (
-    FrameSeries,
     Located,
+    QueryFrames,
     Sliding,
     find_windows,
     fit_score,
@@ -120,7 +120,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
             "figures": summary.values,
             "bootstrap": {metric: list(interval) for metric, interval in summary.bootstraps.items()},
             "random": metrics_of_random_windows(truth, edition, edges),
-            "ceiling": _metrics_of_true_frames(truth, edition, edges, series.grids),
+            "ceiling": _metrics_of_true_frames(truth, edition, edges, [one.grid for one in series]),
         }
     sources = retriever.recipe.trained_on
     known = {
@@ -139,7 +139,7 @@ def rank_moments(name: str, entry: RankMoments, data: Data, retriever: Retriever
 
 def _score_asked(
     retriever: Retriever, asked: Asked, sliding: Sliding | None = None, strict: bool = True
-) -> tuple[list[Moment], FrameSeries]:
+) -> tuple[list[Moment], list[QueryFrames]]:
     """Return the moments of readable recordings, and their frames' scores.
 
     Args:

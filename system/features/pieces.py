@@ -24,21 +24,15 @@ class PieceBank:
     It is used like a Bank.
     """
 
-    def __init__(self, bank: Bank | Waveforms, grid: Grid, seconds: float, hop: float) -> None:
+    def __init__(self, bank: Bank | Waveforms) -> None:
         self._bank, self.dim, self.dtype, self.threads = bank, bank.dim, bank.dtype, bank.threads
-        self._grid, self._seconds, self._hop = grid, seconds, hop
-
-    def _place(self, key: str) -> tuple[str, int, int]:
-        """Return a piece's recording, first frame and number of frames."""
-        recording, _, number = key.rpartition(MARK)
-        middle, frames = (int(number) + 0.5) * self._hop, self._bank.rows_of(recording)
-        return recording, *frame_range(middle, self._seconds, self._grid, frames)
+        self.places: dict[str, tuple[str, int, int]] = {}  # key of the recording, first frame, number of frames
 
     def rows_of(self, key: str) -> int:
-        return self._place(key)[2]
+        return self.places[key][2]
 
     def part(self, key: str, first: int, count: int) -> np.ndarray:
-        recording, begin, _ = self._place(key)
+        recording, begin, _ = self.places[key]
         return self._bank.part(recording, begin + first, count)
 
 
@@ -78,11 +72,7 @@ def pieces_of(
     Raises:
         KitError: A recording has no length, or more pieces than MAX_FRAMES.
     """
-    banks = {
-        name: PieceBank(bank, features.grids[name], seconds, hop)
-        for name, bank in features.banks.items()
-        if isinstance(bank, Bank | Waveforms)
-    }
+    banks = {name: PieceBank(bank) for name, bank in features.banks.items() if isinstance(bank, Bank | Waveforms)}
     if not banks:
         raise KitError(
             "windows need several embeddings per recording, but this model's files have one; use another model"
@@ -95,7 +85,12 @@ def pieces_of(
         if (count := ceil(recording.seconds / hop - 1e-9)) > MAX_FRAMES:
             said = f"recording {recording.id} has {count:,} pieces, but the limit is {MAX_FRAMES:,}"
             raise KitError(f"{said}; use a longer hop, or cut the recording")
-        names = [f"{recording.id}{MARK}{number}" for number in range(count)]
-        keys |= {name: f"{features.keys[recording.id]}{MARK}{number}" for number, name in enumerate(names)}
-        pieces.append([replace(recording, id=name, seconds=seconds) for name in names])
+        whole = features.keys[recording.id]
+        of_recording = {f"{recording.id}{MARK}{number}": f"{whole}{MARK}{number}" for number in range(count)}
+        for name, bank in banks.items():
+            frames, grid = features.banks[name].rows_of(whole), features.grids[name]
+            for number, key in enumerate(of_recording.values()):
+                bank.places[key] = (whole, *frame_range((number + 0.5) * hop, seconds, grid, frames))
+        keys |= of_recording
+        pieces.append([replace(recording, id=name, seconds=seconds) for name in of_recording])
     return pieces, Features({**banks}, keys, grids=features.grids)

@@ -60,15 +60,25 @@ class Sliding(NamedTuple):
     hop: float = 1.0  # seconds from a piece to the next
 
 
-class FrameSeries(NamedTuple):
-    """Cosines of the frames of each query's recording.
+class QueryFrames(NamedTuple):
+    """Cosines of the frames of a query's recording.
 
     A score of moments makes weights of them.
     """
 
-    values: list[torch.Tensor]  # (T,) on the CPU, or (K, T) for K vectors per frame
-    edges: list[np.ndarray]  # (T + 1,) seconds
-    grids: list[Grid]  # times of the frames
+    values: torch.Tensor  # (T,) on the CPU, or (K, T) for K vectors per frame
+    grid: Grid  # times of the frames
+    seconds: float  # length of the recording
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Starts of the frames and the end of the last, (T + 1,) seconds."""
+        return self.grid.edges(self.size, self.seconds)
+
+    @property
+    def size(self) -> int:
+        """Number of frames, T."""
+        return self.values.shape[-1]
 
 
 class Located(NamedTuple):
@@ -85,7 +95,7 @@ def score_recordings(
     moments: Sequence[Moment],
     features: Features,
     sliding: Sliding | None = None,
-) -> FrameSeries:
+) -> list[QueryFrames]:
     """Score all frames of each moment's recording for its text.
 
     Args:
@@ -95,65 +105,43 @@ def score_recordings(
     clip_of = [row[moment.clip] for moment in moments]
     captions = embed_texts(model, [moment.text for moment in moments])
     if isinstance(model.score, MomentScore):
-        clips = embed_clips(model, recordings, features)
-        return frame_series(model, clips, recordings, clip_of, captions)
+        return frame_series(model, embed_clips(model, recordings, features), recordings, clip_of, captions)
     if sliding is None:
-        parts, grids = _frames_as_clips(model, recordings, features)
+        parts = list(_frames_as_clips(model, recordings, features))
     else:
-        parts, grids = _pieces_as_clips(model, recordings, features, sliding)
-    with torch.inference_mode():
-        values = [
-            model.score(parts[number], captions.rows([query]))[:, 0].float().cpu()
-            for query, number in enumerate(clip_of)
-        ]
-    return _series(values, recordings, clip_of, [part.size for part in parts], grids)
+        parts = list(_pieces_as_clips(model, recordings, features, sliding))
+    found = []
+    for query, number in enumerate(clip_of):
+        clips, grid = parts[number]
+        with torch.inference_mode():
+            values = model.score(clips, captions.rows([query]))[:, 0].float().cpu()
+        found.append(QueryFrames(values, grid, recordings[number].seconds or math.inf))
+    return found
 
 
 def frame_series(
-    model: RetrievalModel,
-    clips: Embeddings,
-    recordings: Sequence[Clip],
-    clip_of: Sequence[int],
-    captions: Embedded,
-) -> FrameSeries:
+    model: RetrievalModel, clips: Embeddings, recordings: Sequence[Clip], clip_of: Sequence[int], captions: Embedded
+) -> list[QueryFrames]:
     """Score embedded recordings by a model of moments.
 
     Args:
         clip_of: (Q,) index of each query's recording.
     """
     with torch.inference_mode():
-        values = cosines_of_queries(model.moments, clips, clip_of, captions)
-    assert clips.lengths is not None
-    return _series(values, recordings, clip_of, clips.lengths.tolist(), [model.frame_grid] * len(recordings))
-
-
-def _series(
-    values: list[torch.Tensor],
-    recordings: Sequence[Clip],
-    clip_of: Sequence[int],
-    sizes: Sequence[int],
-    grids: Sequence[Grid],
-) -> FrameSeries:
-    """Add the times of each query's frames to their scores.
-
-    Args:
-        sizes: Number of frames of each recording.
-    """
-    edges = [
-        grid.edges(size, clip.seconds or math.inf) for grid, size, clip in zip(grids, sizes, recordings, strict=True)
-    ]
-    return FrameSeries(values, [edges[number] for number in clip_of], [grids[number] for number in clip_of])
+        found = cosines_of_queries(model.moments, clips, clip_of, captions)
+    seconds = [recordings[number].seconds or math.inf for number in clip_of]
+    return [QueryFrames(values, model.frame_grid, size) for values, size in zip(found, seconds, strict=True)]
 
 
 def _frames_as_clips(
     model: RetrievalModel, recordings: Sequence[Clip], features: Features
-) -> tuple[list[Embedded], list[Grid]]:
-    """Make a clip of each frame.
+) -> Iterator[tuple[Embedded, Grid]]:
+    """Make clips of the frames of each recording.
 
     A frame has the time of the only expert's frame, if there is one for each embedded frame. Otherwise the frames
     divide the recording into equal parts.
     """
-    embedded, parts, grids = embed_clips(model, recordings, features), [], []
+    embedded = embed_clips(model, recordings, features)
     assert isinstance(embedded, Ragged)
     for clip, series in zip(recordings, embedded.series, strict=True):
         if not clip.seconds:
@@ -161,26 +149,25 @@ def _frames_as_clips(
         name, *others = features.banks
         is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == len(series)
         part = clip.seconds / len(series)
-        grids.append(features.grids[name] if is_one_each else Grid(part, part / 2))
-        parts.append(Embedded(series[:, None], torch.ones(len(series), dtype=torch.int64, device=series.device)))
-    return parts, grids
+        clips = Embedded(series[:, None], torch.ones(len(series), dtype=torch.int64, device=series.device))
+        yield clips, features.grids[name] if is_one_each else Grid(part, part / 2)
 
 
 def _pieces_as_clips(
     model: RetrievalModel, recordings: Sequence[Clip], features: Features, sliding: Sliding
-) -> tuple[list[Embedded], list[Grid]]:
-    """Make a clip of each piece.
+) -> Iterator[tuple[Embedded, Grid]]:
+    """Make clips of the pieces of each recording.
 
     The windows' frame in the middle of a piece is one hop long.
     """
     pieces, of_pieces = pieces_of(recordings, features, *sliding)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
-    parts = embedded.values.split([len(each) for each in pieces])
-    return [Embedded(part) for part in parts], [Grid(sliding.hop, sliding.hop / 2)] * len(recordings)
+    for part in embedded.values.split([len(each) for each in pieces]):
+        yield Embedded(part), Grid(sliding.hop, sliding.hop / 2)
 
 
 def find_windows(
-    members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding, by: By = "overlap"
+    members: Sequence[tuple[MomentScore, Sequence[QueryFrames]]], decoding: Decoding, by: By = "overlap"
 ) -> list[Located]:
     """Find the windows of Q queries.
 
@@ -199,17 +186,17 @@ def find_windows(
     """
     if by == "thresholds":
         score, series = members[0]
-        return [_windows_by_thresholds(_exact(score), *one, decoding) for one in zip(*series[:2], strict=True)]
+        return [_windows_by_thresholds(_exact(score), one, decoding) for one in series]
     found = [dict(_posteriors(score, series, decoding.heard)) for score, series in members]
     located = []
     for query in range(len(found[0])):
-        views = [(*of_model[query], series.edges[query]) for of_model, (_, series) in zip(found, members, strict=True)]
+        views = [(*of_model[query], series[query].edges) for of_model, (_, series) in zip(found, members, strict=True)]
         located.append(_windows_by_overlap(views, decoding))
     return located
 
 
-def _windows_by_thresholds(score: MomentScore, values: torch.Tensor, edges: np.ndarray, decoding: Decoding) -> Located:
-    frames = score.weights(values.double()[None]).scores[0].sigmoid().numpy()
+def _windows_by_thresholds(score: MomentScore, series: QueryFrames, decoding: Decoding) -> Located:
+    frames, edges = score.weights(series.values.double()[None]).scores[0].sigmoid().numpy(), series.edges
     return Located(threshold_windows(frames, edges, decoding), edges, frames)
 
 
@@ -243,7 +230,7 @@ def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.nda
 
 @torch.no_grad()
 def _posteriors(
-    score: MomentScore, series: FrameSeries, heard: float | None
+    score: MomentScore, series: Sequence[QueryFrames], heard: float | None
 ) -> Iterator[tuple[int, tuple[WindowScores, np.ndarray]]]:
     """Yield each query's probabilities of windows and frames.
 
@@ -255,11 +242,11 @@ def _posteriors(
     Yields:
         The query's index, log probabilities of windows, and the probability (T,) of frames to be in a moment.
     """
-    exact, lengths = _exact(score), [values.shape[-1] for values in series.values]
-    require_few_frames(lengths, [f"of {edges[-1]:,.0f} s" for edges in series.edges])
+    exact, lengths = _exact(score), [one.size for one in series]
+    require_few_frames(lengths, [f"of {one.seconds:,.0f} s" for one in series])
     for queries in groups_of_similar_length(lengths, AT_ONCE):
         sizes = torch.tensor([lengths[query] for query in queries])
-        scores, enter, leave = exact.weights(_pad([series.values[query].double() for query in queries]))
+        scores, enter, leave = exact.weights(_pad([series[query].values.double() for query in queries]))
         if heard is not None:
             scores, enter = raise_scores(scores, sizes, enter, leave, heard, exact.frame_share)
         frames, first, last = (one.numpy() for one in posteriors(scores, sizes, enter, leave))
@@ -286,7 +273,7 @@ def require_short_recordings(moments: Sequence[Moment], features: Features) -> N
         require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
 
 
-def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
+def fit_score(score: MomentScore, series: Sequence[QueryFrames], moments: Sequence[Moment], name: str) -> MomentScore:
     """Return a copy of a score, fitted to known moments.
 
     The numbers are the scale and the offset of frame scores, and the weights of moment starts and ends; layers stay.
@@ -298,11 +285,11 @@ def fit_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]
         name: Of the model, for messages.
     """
     require_known_windows(moments)
-    score, values = _exact(score), _pad([one.double() for one in series.values])
-    lengths = torch.tensor([one.shape[-1] for one in series.values])
+    score, values = _exact(score), _pad([one.values.double() for one in series])
+    lengths = torch.tensor([one.size for one in series])
     labels = torch.zeros(len(values), values.shape[-1], dtype=torch.bool)
-    for row, moment, length, grid in zip(labels, moments, lengths.tolist(), series.grids, strict=True):
-        row[:length] = torch.from_numpy(label_frames(moment.windows or [], length, grid))
+    for row, moment, one in zip(labels, moments, series, strict=True):
+        row[: one.size] = torch.from_numpy(label_frames(moment.windows or [], one.size, one.grid))
     numbers = [one.requires_grad_() for one in score.parameters() if one.dim() == 0]
     optimizer = torch.optim.LBFGS(numbers, max_iter=FIT_STEPS, line_search_fn="strong_wolfe")
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import lock, quick_checksum, write_text
 from data_tools.manifest import Clip, of_split, read_manifest
@@ -17,6 +16,7 @@ from system.audio import Device
 from system.batches.augment import Augmentation
 from system.batches.items import Item, Sampler, make_items, make_moment_items
 from system.features.extract import Features, build_features
+from system.ranking.embedding import require_readable
 from system.recipe import schema
 
 FEW = 0.9  # share of the published clips; about a tenth of AudioCaps' videos has been deleted
@@ -99,16 +99,16 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
             moments[name] = moments_of(source, listed[source.manifest], part)
         if few := few_clips(source, len(part)):
             log.warning("data source %s has only %s", name, few)
-        if recipe.model.audio.reads_clips and not any(Path(clip.path).is_file() for clip in part):
-            raise _unreadable(name, part, f"{part[0].path}: no such audio file")
+        if recipe.model.audio.reads_clips:
+            absent = {clip.id: f"{clip.path}: no such audio file" for clip in part if not Path(clip.path).is_file()}
+            require_readable(part, absent, f"data source {name}")
     _augmentations(recipe, clips.__getitem__)  # finds a fault before frames are computed
     every_clip = {clip.id: clip for part in clips.values() for clip in part}.values()
     whole = {clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]}
     experts = dict(recipe.model.audio.experts)
     features = build_features(every_clip, experts, Path(recipe.banks), device=device, whole=whole)
     for name, found in clips.items():
-        if all(clip.id in features.broken for clip in found):
-            raise _unreadable(name, found, features.broken[found[0].id])
+        require_readable(found, features.broken, f"data source {name}")
     data = Data(clips, features, moments)
     return replace(data, augmentations=_augmentations(recipe, data.readable_clips))
 
@@ -137,13 +137,6 @@ def moments_of(source: schema.Source, listed: Sequence[Clip], part: Sequence[Cli
     if not found:
         raise KitError(f"{source.moments} has no moment of the source's clips; name their file")
     return found
-
-
-def _unreadable(name: str, clips: Sequence[Clip], first: str) -> KitError:
-    return KitError(
-        f"data source {name}: none of its {counted(len(clips), 'clip', ',')} can be read (first: {first}); "
-        "put the files at their paths, or make the manifest again"
-    )
 
 
 def make_missing(recipe: schema.Recipe) -> None:

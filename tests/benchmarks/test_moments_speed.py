@@ -10,7 +10,7 @@ import torch
 from submission.metrics.moments import score_moments
 from system.models.scores import MomentScore
 from system.moments.windows import Decoding, Grid
-from system.ranking.windows import FrameSeries, find_windows
+from system.ranking.windows import QueryFrames, find_windows
 
 pytestmark = pytest.mark.benchmark
 
@@ -23,7 +23,7 @@ def test_moment_search_of_the_size_of_the_castella_test_split_takes_at_most_60_s
     """Random scores of frames, 1 and 2 a second: within 60 s and 1 GB on two cores; scoring within 1 s."""
     frames, generator, grid = rate * SECONDS, torch.Generator().manual_seed(rate), Grid(1 / rate, 0.5 / rate)
     values = list(0.2 * torch.randn(QUERIES, frames, generator=generator))
-    series = FrameSeries(values, [grid.edges(frames, SECONDS)] * QUERIES, [grid] * QUERIES)
+    series = [QueryFrames(one, grid, SECONDS) for one in values]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     located = find_windows([(MomentScore(), series)], Decoding(), by)

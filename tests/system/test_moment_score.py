@@ -27,7 +27,7 @@ from system.models.batch import Embedded, Ragged, Series
 from system.models.scores import BoundaryScore, MomentScore
 from system.moments.labellings import length_mask, log_likelihood, log_partition, raise_scores
 from system.moments.windows import Grid, label_frames
-from system.ranking.windows import FrameSeries, fit_score
+from system.ranking.windows import QueryFrames, fit_score
 from system.training.validation import MomentValidation
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
@@ -169,7 +169,7 @@ def test_fitted_moment_model_has_the_highest_likelihood_per_frame():
     values, windows = [drawn(4), drawn(12)], [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0)]]
     moments = [Moment(id=str(n), text="a", clip="c", windows=each) for n, each in enumerate(windows)]
     grid = Grid(1.0, 0.5)
-    series = FrameSeries(values, [grid.edges(len(one), float(len(one))) for one in values], [grid] * 2)
+    series = [QueryFrames(one, grid, float(len(one))) for one in values]
     fitted = fit_score(MomentScore(), series, moments, "a model").trained_numbers()
 
     @torch.inference_mode()
@@ -217,7 +217,7 @@ def test_fitting_a_boundary_model_changes_its_scalar_parameters_but_not_its_laye
         rows[[1, 2], [start, start + 4]] += 0.6
         values.append(rows)
         moments.append(Moment(id=str(number), text="?", clip="c", windows=[(float(start), float(start + 4))]))
-    series = FrameSeries(values, [grid.edges(one.shape[1], 20.0) for one in values], [grid] * 20)
+    series = [QueryFrames(one, grid, 20.0) for one in values]
     fitted = fit_score(score, series, moments, "a model")
     numbers = fitted.trained_numbers()
     assert numbers.keys() == {"scale", "offset", "enter", "leave", "rate"}

@@ -27,7 +27,7 @@ from system.moments.windows import (
     select_windows,
     threshold_windows,
 )
-from system.ranking.windows import FrameSeries, Located, find_windows, fit_score
+from system.ranking.windows import Located, QueryFrames, find_windows, fit_score
 
 SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
@@ -184,15 +184,14 @@ def test_iou_frame_labels_and_rounded_windows_match_code_of_the_2026_baseline(go
             assert min(abs(found.start - expected[0]), abs(found.end - expected[0])) == 0
 
 
-def series(*rows: tuple[Any, float], seconds: float | None = None) -> FrameSeries:
+def series(*rows: tuple[Any, float], seconds: float | None = None) -> list[QueryFrames]:
     """Return frame series from (values, hop) rows that start at second 0, and end with the last frame."""
-    grids = [Grid(hop, hop / 2) for _, hop in rows]
-    ends = [seconds or len(values) * hop for values, hop in rows]
-    edges = [grid.edges(len(values), end) for (values, _), grid, end in zip(rows, grids, ends, strict=True)]
-    return FrameSeries([torch.as_tensor(values) for values, _ in rows], edges, grids)
+    return [
+        QueryFrames(torch.as_tensor(values), Grid(hop, hop / 2), seconds or len(values) * hop) for values, hop in rows
+    ]
 
 
-def found_by(*models: FrameSeries, **decoding: Any) -> Located:
+def found_by(*models: list[QueryFrames], **decoding: Any) -> Located:
     """Windows of the only query by one or several models."""
     (found,) = find_windows([(MomentScore(), one) for one in models], Decoding(**decoding))
     return found

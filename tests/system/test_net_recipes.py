@@ -13,7 +13,7 @@ from data_tools.moments import Moment
 from system.__main__ import main
 from system.models.scores import MomentScore
 from system.moments.windows import Decoding, Grid
-from system.ranking.windows import FrameSeries, find_windows, fit_score
+from system.ranking.windows import QueryFrames, find_windows, fit_score
 from system.recipe.load import load_recipe
 from system.training.schedule import learning_rate
 
@@ -104,11 +104,11 @@ def score_of(**numbers: float) -> MomentScore:
     return score
 
 
-def series_of(*recordings: list[float], seconds: float = 6.0) -> FrameSeries:
+def series_of(*recordings: list[float], seconds: float = 6.0) -> list[QueryFrames]:
     """Frames of recordings by their probabilities; recordings of fewer `seconds` are cut in their last frame."""
     grids = [Grid(6.0 / len(one), 3.0 / len(one)) for one in recordings]
-    edges = [grid.edges(len(one), seconds) for grid, one in zip(grids, recordings, strict=True)]
-    return FrameSeries([torch.tensor(one, dtype=torch.float64).logit() for one in recordings], edges, grids)
+    values = [torch.tensor(one, dtype=torch.float64).logit() for one in recordings]
+    return [QueryFrames(one, grid, seconds) for one, grid in zip(values, grids, strict=True)]
 
 
 def found(models: list[list[float]], seconds: float = 6.0, by: Any = "overlap", **decoding: Any) -> Any:
