@@ -153,7 +153,7 @@ class Retriever:
             return
         for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
-                block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
+                block = sounds[start : start + SOUNDS_AT_ONCE]
                 recipe = self.recipe.model_copy(update={"banks": folder})
                 other = Retriever(replace(self._trained, recipe=recipe), Path(folder))
                 yield other._embed(list_clips(as_files(block, rate, Path(folder))))
@@ -201,12 +201,11 @@ class Retriever:
         self.require_known(texts)
         self.model.text.caches_texts = False  # what people search for is private, and would fill the memory of a page
         pool = audio if isinstance(audio, Pool) else self.open(list_clips(audio))
-        count, found = min(int(top) + offset, len(pool.clips)), list[list[Hit]]()
-        for best, scores in self.best(texts, pool, count):
-            for rows, values in zip(best[:, offset:].tolist(), scores[:, offset:].tolist(), strict=True):
-                located = self.find_windows(texts[len(found)], pool, rows)
-                hits = zip(rows, values, located, strict=True)
-                found.append([Hit(row, pool.clips[row].path, value, windows) for row, value, windows in hits])
+        best, scores = self.best(texts, pool, min(int(top) + offset, len(pool.clips)))
+        found = []
+        for text, rows, values in zip(texts, best[:, offset:].tolist(), scores[:, offset:].tolist(), strict=True):
+            hits = zip(rows, values, self.find_windows(text, pool, rows), strict=True)
+            found.append([Hit(row, pool.clips[row].path, value, located) for row, value, located in hits])
         return found
 
     def require_known(self, texts: Sequence[str]) -> None:
@@ -214,12 +213,15 @@ class Retriever:
         if unknown := self.model.text.without_known_words(texts):
             raise KitError(f"the model knows no word of {unknown[0][:60]!r}; reword it")
 
-    def best(self, texts: Sequence[str], pool: Pool, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield rows and scores (n, K) of texts' best clips."""
+    def best(self, texts: Sequence[str], pool: Pool, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows and scores (N, K) of texts' best clips."""
+        found = []
         for block in self.score_blocks(texts, pool):
             require_finite(block)
             rows = pool.order.best(block, count)
-            yield rows, np.take_along_axis(block, rows, axis=1)
+            found.append((rows, np.take_along_axis(block, rows, axis=1)))
+        best, scores = map(np.concatenate, zip(*found, strict=True))
+        return best, scores
 
     def open(self, clips: Sequence[Clip], strict: bool = False) -> Pool:
         """Embed readable clips, or read their stored embeddings.
@@ -300,9 +302,8 @@ class Retriever:
             log.warning("moments are fitted to %s, but the opened model is not; %s", entry.fit, hint)
         if entry is not None:
             return WindowSettings(score, entry.windows, entry.decoding)
-        if score.published_threshold is None:
-            return WindowSettings(score)
-        return WindowSettings(score, "thresholds", Decoding(threshold=score.published_threshold))
+        least = score.published_threshold
+        return WindowSettings(score, "thresholds", Decoding(threshold=least)) if least else WindowSettings(score)
 
     def frames_of(self, clips: Sequence[Clip]) -> Features:
         """Return, or compute, the experts' frames of whole recordings."""
@@ -332,8 +333,9 @@ def list_clips(audio: Audio | Sequence[Clip], split: str | None = None) -> Seque
     paths = [Path(os.path.abspath(path)) for path in files]
     if absent := [path for path in paths if not path.is_file()]:
         raise KitError(f"{absent[0]}: no such audio file; correct the path")
-    roots = [(Path(path.anchor), path.relative_to(path.anchor).as_posix()) for path in paths]
-    return [audio_clip(root, name, "files", "blind", []) for root, name in roots]
+    return [
+        audio_clip(Path(path.anchor), path.relative_to(path.anchor).as_posix(), "files", "blind", []) for path in paths
+    ]
 
 
 def _are_files(sounds: Sequence[Any]) -> bool:

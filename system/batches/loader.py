@@ -30,10 +30,7 @@ class Taught(NamedTuple):
 
     def cosines(self, clips: Sequence[str], captions: Sequence[Any]) -> np.ndarray:
         """Return the cosines (B, N) of clips and captions."""
-        found: np.ndarray = (
-            np.stack([self.clips[key] for key in clips]) @ np.stack([self.captions[key] for key in captions]).T
-        )
-        return found
+        return np.stack([self.clips[key] for key in clips]) @ np.stack([self.captions[key] for key in captions]).T
 
 
 Teachers = Mapping[str, Taught]  # of a stage: trained models whose cosines a loss imitates

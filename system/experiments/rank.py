@@ -63,7 +63,7 @@ def rank_files(
     if top is None:
         write_blocks(out, labels, retriever.score_blocks(texts, pool))
     else:
-        best, scores = map(np.concatenate, zip(*retriever.best(texts, pool, top), strict=True))
+        best, scores = retriever.best(texts, pool, top)
         if out.suffix == ".jsonl":
             write_pairs(out, _query_clip_pairs(pool, asked, best, scores))
         else:

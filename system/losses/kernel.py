@@ -16,9 +16,9 @@ import numpy as np
 def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a loop with numba, and cache the code."""
     try:
-        return numba.njit(nogil=True, cache=True)(loop)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, cache=True)(loop)
     except RuntimeError:  # neither folder can be written: compile in every process
-        return numba.njit(nogil=True)(loop)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True)(loop)
 
 
 @compiled

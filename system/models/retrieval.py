@@ -87,10 +87,6 @@ class RetrievalModel(nn.Module):
         """Count the trainable parameters of encoders and score."""
         return trainable_numbers({**self.audio.parts(), "text": self.text}, self.score)
 
-    def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
-        """Embed a batch's clips and captions, perhaps in 16 bits."""
-        return self.audio(batch.audio), self.text(batch.captions)
-
     def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
         """Score a batch's clips and captions for the losses.
 

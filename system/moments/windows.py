@@ -127,8 +127,7 @@ class WindowScores(NamedTuple):
 
     def best_score_per_start(self) -> np.ndarray:
         """Return the best score of windows by first frame, (T,)."""
-        found: np.ndarray = self.begin + np.maximum.accumulate(self.end[::-1])[::-1]
-        return found
+        return self.begin + np.maximum.accumulate(self.end[::-1])[::-1]
 
     def rows(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
         """Return the scores of windows by first and last frame.
@@ -219,8 +218,7 @@ def _round_edges(windows: np.ndarray, last: float, unit: float | None) -> np.nda
     steps[none, 0] = np.floor(windows[none].mean(1) / unit)
     steps[:, 0] = steps[:, 0].clip(0.0, highest - 1)
     steps[:, 1] = np.maximum(steps[:, 1].clip(0.0, highest), steps[:, 0] + 1)
-    rounded: np.ndarray = (steps * unit).round(DIGITS)
-    return rounded
+    return (steps * unit).round(DIGITS)
 
 
 def similar_ranges(windows: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -272,8 +270,7 @@ def overlap_probability(windows: np.ndarray, scores: WindowScores, edges: np.nda
     of 0.7 or more with a window would, so that at most one of them is real. The part of a window after the last edge,
     due to rounding, does not count. The arguments are those of `mean_edge_sums`.
     """
-    found: np.ndarray = mean_edge_sums(windows, scores, edges)[:, 2].clip(0.0, 1.0)
-    return found
+    return mean_edge_sums(windows, scores, edges)[:, 2].clip(0.0, 1.0)
 
 
 def refine_edges(found: Sequence[Found], sums: np.ndarray, last: float, decoding: Decoding) -> list[Found]:

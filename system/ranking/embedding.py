@@ -109,8 +109,7 @@ def _batch_slices(lengths: Sequence[int] | np.ndarray, seconds: Sequence[float])
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
     """Embed texts, in their order."""
     with _evaluation_mode(model):
-        found: Embedded = model.text(texts)
-        return found
+        return model.text(texts)
 
 
 def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
@@ -125,8 +124,7 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     if embedded.lengths is not None:
         raise KitError("this model compares frames with words and has no single vector per clip or text; use lbar rank")
     values = unit_vectors(embedded) if normalize else embedded.values
-    found: np.ndarray = values.float().cpu().numpy()
-    return found
+    return values.float().cpu().numpy()
 
 
 def require_readable(clips: Collection[Clip], broken: Mapping[str, str], where: str, every: bool = False) -> list[Clip]:

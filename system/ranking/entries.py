@@ -90,8 +90,7 @@ class ByOneModel(RankEntry):
     def scores(self, ranked: RankedSet, ranking: Any) -> ScoreMatrix:
         """Score by the model at the entry's checkpoint."""
         retriever = ranking.retriever(self.stage, self.checkpoint, ranked.features)
-        found: ScoreMatrix = retriever.matrix(ranked.queries, retriever.open(ranked.clips))
-        return found
+        return retriever.matrix(ranked.queries, retriever.open(ranked.clips))
 
 
 class RankByCheckpoint(ByOneModel):
@@ -216,17 +215,16 @@ class RankHubCorrected(RankEntry):
             pool = retriever.open(ranked.clips)
             return retriever.matrix(ranked.queries, pool), retriever.scores(bank, pool)
 
-        candidates = {str(one): one for one in candidates_of(self.kinds)}
+        candidates = candidates_of(self.kinds)
         matrix, of_bank = with_bank(ranking.source(self.validation))
-        table = precision_by_correction(
-            matrix.values, of_bank, matrix.relevant_columns(), matrix.file_names, list(candidates.values())
-        )
-        best = max(candidates, key=table.__getitem__)  # of equal values the first
+        relevant = matrix.relevant_columns()
+        table = precision_by_correction(matrix.values, of_bank, relevant, matrix.file_names, candidates)
+        best = max(candidates, key=lambda one: table[str(one)])  # of equal values the first
         matrix, of_bank = with_bank(ranked)
-        noted = {"of": self.of, "correction": best, "bank": self.bank, "bank queries": len(bank)}
+        noted = {"of": self.of, "correction": str(best), "bank": self.bank, "bank queries": len(bank)}
         facts = matrix.facts | {FACTS: noted | {VALIDATED: table}}
         facts[CHECKPOINT] += f", hub correction {best}"
-        return replace(matrix, values=correct_for_hubs(matrix.values, of_bank, candidates[best]), facts=facts)
+        return replace(matrix, values=correct_for_hubs(matrix.values, of_bank, best), facts=facts)
 
 
 class RankMoments(ByOneModel):

@@ -64,15 +64,13 @@ def correct_for_hubs(scores: np.ndarray, bank: np.ndarray, correction: Correctio
     if correction.kind == "qb_norm":
         is_activated = np.isin(scores.argmax(1), bank.argmax(1))
         found = np.where(is_activated[:, None], found, wide)
-    corrected: np.ndarray = found.astype(np.float32)
-    return corrected
+    return found.astype(np.float32)
 
 
 def _mean_of_highest(rows: np.ndarray, count: int) -> np.ndarray:
     """Return the mean of each row's `count` highest values."""
     cut = max(0, rows.shape[1] - count)
-    means: np.ndarray = np.partition(rows, cut, axis=1)[:, cut:].mean(1)
-    return means
+    return np.partition(rows, cut, axis=1)[:, cut:].mean(1)
 
 
 def precision_by_correction(

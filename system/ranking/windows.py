@@ -47,6 +47,9 @@ from system.ranking.embedding import embed_clips, embed_texts
 
 log = logging.getLogger(__name__)
 
+# of a query: log probabilities of windows, probabilities (T,) of frames to be in a moment, and edges (T + 1,) of frames
+View = tuple[WindowScores, np.ndarray, np.ndarray]
+
 FITTED_TOGETHER = 64  # queries per part of a step
 FIT_STEPS = 50
 CANDIDATES = 30  # most probable windows of each model, among which the windows are chosen
@@ -188,11 +191,7 @@ def find_windows(
         score, series = members[0]
         return [_windows_by_thresholds(_exact(score), one, decoding) for one in series]
     found = [dict(_posteriors(score, series, decoding.heard)) for score, series in members]
-    located = []
-    for query in range(len(found[0])):
-        views = [(*of_model[query], series[query].edges) for of_model, (_, series) in zip(found, members, strict=True)]
-        located.append(_windows_by_overlap(views, decoding))
-    return located
+    return [_windows_by_overlap([views[query] for views in found], decoding) for query in range(len(found[0]))]
 
 
 def _windows_by_thresholds(score: MomentScore, series: QueryFrames, decoding: Decoding) -> Located:
@@ -200,12 +199,8 @@ def _windows_by_thresholds(score: MomentScore, series: QueryFrames, decoding: De
     return Located(threshold_windows(frames, edges, decoding), edges, frames)
 
 
-def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarray]], decoding: Decoding) -> Located:
-    """Find the windows of one query.
-
-    Args:
-        views: Each model's windows, probabilities of frames, and edges of frames.
-    """
+def _windows_by_overlap(views: Sequence[View], decoding: Decoding) -> Located:
+    """Find the windows of one query by each model's view."""
     unrounded = decoding.model_copy(update={"round_to": None}) if decoding.mean_edges else decoding
     finest, last = max((edges for *_, edges in views), key=len), max(edges[-1] for *_, edges in views)
     wide = unrounded.model_copy(update={"windows": CANDIDATES})
@@ -224,14 +219,11 @@ def _windows_by_overlap(views: Sequence[tuple[WindowScores, np.ndarray, np.ndarr
 def _resample(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
     """Average frames' values over shorter frames, of edges `fine`."""
     ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
-    found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
-    return found
+    return (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
 
 
 @torch.no_grad()
-def _posteriors(
-    score: MomentScore, series: Sequence[QueryFrames], heard: float | None
-) -> Iterator[tuple[int, tuple[WindowScores, np.ndarray]]]:
+def _posteriors(score: MomentScore, series: Sequence[QueryFrames], heard: float | None) -> Iterator[tuple[int, View]]:
     """Yield each query's probabilities of windows and frames.
 
     Queries of recordings of similar length are decoded together.
@@ -240,7 +232,7 @@ def _posteriors(
         heard: Scores of frames are raised until a moment is that probable, since the query is known to be heard.
 
     Yields:
-        The query's index, log probabilities of windows, and the probability (T,) of frames to be in a moment.
+        The query's index and view.
     """
     exact, lengths = _exact(score), [one.size for one in series]
     require_few_frames(lengths, [f"of {one.seconds:,.0f} s" for one in series])
@@ -251,7 +243,8 @@ def _posteriors(
             scores, enter = raise_scores(scores, sizes, enter, leave, heard, exact.frame_share)
         frames, first, last = (one.numpy() for one in posteriors(scores, sizes, enter, leave))
         for row, (query, size) in enumerate(zip(queries, sizes.tolist(), strict=True)):
-            yield query, (WindowScores(first[row, :size], last[row, :size]), frames[row, :size])
+            windows = WindowScores(first[row, :size], last[row, :size])
+            yield query, (windows, frames[row, :size], series[query].edges)
 
 
 def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from data_tools.errors import KitError
 from data_tools.manifest import Split
@@ -39,12 +39,6 @@ class Expected(Strict):
     hours: float = Field(gt=0)  # hours of audio
 
 
-def _require_tools(command: str) -> str:
-    if command.split()[:2] != ["lbar", "data"]:
-        raise ValueError("the command must begin with: lbar data")
-    return command
-
-
 class Source(Strict):
     """Clips of one split of a manifest."""
 
@@ -52,7 +46,7 @@ class Source(Strict):
     split: Split  # the split of the manifest that is used
     moments: str | None = None  # queries and their times in the clips (.jsonl); for unit moment and rank kind moments
     # lbar data ...: makes the manifest if it is missing; one source of a manifest says it
-    make: Annotated[str, AfterValidator(_require_tools)] | None = None
+    make: str | None = None
     published: str | None = None  # where to get the files that `make` reads; said beside it
     expected: Expected | None = None  # published size
 

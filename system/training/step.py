@@ -68,7 +68,7 @@ def embed_and_score(model: RetrievalModel, batch: Batch, precision: str) -> Batc
     hinges exceeds the largest float16, and bfloat16 has no value between 0.996 and 1.
     """
     with in_precision(model.device, precision):
-        clips, captions = model.embed(batch)
+        clips, captions = model.audio(batch.audio), model.text(batch.captions)
     return model.batch_scores(batch, clips, captions)
 
 
