@@ -197,11 +197,7 @@ def join_embeddings(parts: Sequence[Embedded], rows: Sequence[Tensor]) -> Embedd
     shape = max(part.values.shape[1:-1] for part in parts)
     values = first.new_zeros(sum(part.size for part in parts), *shape, first.shape[-1])
     for part, at in zip(parts, rows, strict=True):
-        at = on_device(at, first.device)
-        if part.lengths is None:
-            values[at] = part.values
-        else:
-            values[at, : part.values.shape[1]] = part.values
+        values[on_device(at, first.device), : part.values.shape[1]] = part.values
     lengths = [part.lengths for part in parts if part.lengths is not None]
     return Embedded(
         values, torch.cat(lengths)[torch.cat(list(rows)).argsort().to(lengths[0].device)] if lengths else None

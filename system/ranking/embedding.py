@@ -54,23 +54,25 @@ def _evaluation_mode(model: RetrievalModel) -> Iterator[None]:
 
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
     """Embed clips, in their order."""
-    found = dict(embed_each(model, clips, features))
-    ordered = [found[number] for number in range(len(clips))]
+    found = {clip.id: one for clip, one in embed_each(model, clips, features)}
+    ordered = [found[clip.id] for clip in clips]
     return Embedded(torch.stack(ordered)) if ordered[0].ndim == 1 else Ragged(ordered)
 
 
-def embed_each(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Iterator[tuple[int, torch.Tensor]]:
+def embed_each(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Iterator[tuple[Clip, torch.Tensor]]:
     """Embed clips in batches of similar length, the shortest first.
 
     Padding changes no embedding.
 
     Yields:
-        A clip's index, and its vector (D,) or its series (T, D) without padding.
+        A clip, and its vector (D,) or its series (T, D) without padding.
     """
-    lengths = _frame_counts(clips, features)
-    order = np.argsort(lengths, kind="stable")
-    groups = [order[part] for part in _batch_slices(lengths[order], [clips[n].seconds or 0.0 for n in order])]
-    batches = read_ahead(lambda group: collate([Item(clips[n], ()) for n in group], features), groups, 1)
+    bank = next(iter(features.banks.values()))
+    frames = {clip.id: bank.rows_of(features.keys[clip.id]) for clip in clips}
+    ordered = sorted(clips, key=lambda clip: frames[clip.id])
+    slices = _batch_slices([frames[clip.id] for clip in ordered], [clip.seconds or 0.0 for clip in ordered])
+    groups = [ordered[part] for part in slices]
+    batches = read_ahead(lambda group: collate([Item(clip, ()) for clip in group], features), groups, 1)
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         for group, batch in zip(groups, batches, strict=True):
             with _evaluation_mode(model):
@@ -78,16 +80,11 @@ def embed_each(model: RetrievalModel, clips: Sequence[Clip], features: Features)
                 values = found.values.unbind()
                 if found.lengths is not None:  # copies free the padding
                     values = [one[:size].clone() for one, size in zip(values, found.lengths.tolist(), strict=True)]
-            yield from zip(group.tolist(), values, strict=True)
+            yield from zip(group, values, strict=True)
             bar.update(found.size)
 
 
-def _frame_counts(clips: Sequence[Clip], features: Features) -> np.ndarray:
-    bank = next(iter(features.banks.values()))
-    return np.array([bank.rows_of(features.keys[clip.id]) for clip in clips], dtype=np.int64)
-
-
-def _batch_slices(lengths: Sequence[int] | np.ndarray, seconds: Sequence[float]) -> Iterator[slice]:
+def _batch_slices(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
     """Divide clips, sorted by their number of frames, into batches.
 
     A batch has a single clip, or at most CLIPS_PER_BATCH clips, at most SECONDS_PER_BATCH of audio after padding to its
@@ -200,9 +197,8 @@ def embed_cached(
         whole = {clip.id for clip in lacking}
         features = build_features(lacking, dict(settings.audio.experts), banks, model.device, whole)
         wanted, broken = {keys[clip.id]: clip for clip in lacking if clip.id in features.keys}, features.broken
-        new = list(wanted)
-        for number, found in embed_each(model, list(wanted.values()), features):
-            bank.store(new[number], found.view(-1, bank.dim).float().cpu().numpy())
+        for clip, found in embed_each(model, list(wanted.values()), features):
+            bank.store(keys[clip.id], found.view(-1, bank.dim).float().cpu().numpy())
     readable = require_readable(clips, broken, str(folder))
     stored = [bank.read(keys[clip.id]) for clip in readable]
     values = torch.from_numpy(np.concatenate(stored)).to(model.device)

@@ -99,9 +99,8 @@ def load_data(recipe: schema.Recipe, device: Device | None = None) -> Data:
             moments[name] = moments_of(source, listed[source.manifest], part)
         if few := few_clips(source, len(part)):
             log.warning("data source %s has only %s", name, few)
-        if recipe.model.audio.reads_clips:
-            absent = {clip.id: f"{clip.path}: no such audio file" for clip in part if not Path(clip.path).is_file()}
-            require_readable(part, absent, f"data source {name}")
+        if recipe.model.audio.reads_clips and not any(Path(clip.path).is_file() for clip in part):
+            raise KitError(f"data source {name}: no audio file is there, such as {part[0].path}; correct its paths")
     _augmentations(recipe, clips.__getitem__)  # finds a fault before frames are computed
     every_clip = {clip.id: clip for part in clips.values() for clip in part}.values()
     whole = {clip.id for name in recipe.data.keys() - set(recipe.trained_on) for clip in clips[name]}
