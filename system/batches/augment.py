@@ -60,10 +60,6 @@ class Augment(Strict):
     captions: Captions | None = None  # replace captions by alternatives
     mix: Mix | None = None  # mix two clips
 
-    def files(self) -> list[str]:
-        """Return the paths of the files to read."""
-        return [self.captions.file] if self.captions else []
-
 
 class Augmentation:
     """The random changes of a training step's items."""

@@ -48,8 +48,9 @@ def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
     """Return the checksums of existing files that training reads."""
     files = [Path(one) for source in recipe.data.values() for one in (source.manifest, source.moments) if one]
     files += recipe.model.embedding_files.values()
-    files += [Path(one) for stage in recipe.stages.values() if stage.augment for one in stage.augment.files()]
-    found = checksums(recipe.learned_from.values(), files)
+    changed = [stage.augment.captions for stage in recipe.stages.values() if stage.augment]
+    files += [Path(captions.file) for captions in changed if captions]
+    found |= {str(path): file_sha256(path) for path in files if path.exists()}  # files, or folders
     imported = [Path(name) for name in recipe.imports]
     if imported and all(path.exists() for path in imported):  # wherever they lie
         found["imports"] = " ".join(map(file_sha256, imported))
