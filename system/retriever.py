@@ -233,7 +233,8 @@ class Retriever:
         if self._features or not settings.audio.reads_clips:
             features = self.frames_of(clips)
             broken = features.broken
-            readable = require_readable(clips, broken, f"model {self.folder}")
+            known = [clip for clip in clips if clip.id in features.keys or clip.id in broken]
+            readable = require_readable(known, broken, f"model {self.folder}")
             embedded = embed_clips(self.model, readable, features)
         else:
             banks, folder = Path(self.recipe.banks), cache_folder(self._cache)
