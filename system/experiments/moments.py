@@ -84,15 +84,16 @@ def require_moments(recipe: schema.Recipe, data: Data) -> None:
     for entry in recipe.rank_moments.values():
         asked = _asked_of_source(data, entry.data)
         require_readable(asked.recordings.values(), data.features.broken, f"data source {entry.data}", every=True)
-    stages = [stage for stage in recipe.stages.values() if stage.unit == "moment"]
-    fitted = [entry.fit for entry in entries if entry.fit]
-    for source in [*fitted, *(source for stage in stages for source in stage.sources)]:
-        require_known_windows(data.moments[source])
-    for source in fitted:
-        inside_recordings(data.moments[source], data.readable_clips(source))
-    watched = [stage.monitor for stage in stages if schema.OF_WINDOWS & set(stage.monitor.metrics)]
-    searched = [*(entry.data for entry in entries), *(source for monitor in watched for source in monitor.data)]
-    for source in [*fitted, *searched]:
+        searched.append(entry.data)
+        if entry.fit:
+            data.items(entry.fit, "moment")  # their windows are known, and in the recordings
+            searched.append(entry.fit)
+    for stage in [stage for stage in recipe.stages.values() if stage.unit == "moment"]:
+        for source in stage.sources:
+            require_known_windows(data.moments[source])
+        if schema.OF_WINDOWS & set(stage.monitor.metrics):
+            searched += stage.monitor.data
+    for source in searched:
         require_short_recordings(data.moments[source], data.features)
 
 
@@ -302,9 +303,7 @@ def _choice(retrievers: Sequence[Retriever], decode: Sequence[str], is_fitted: b
         choice = Choice.model_validate(settings)
     except ValidationError as error:
         raise KitError(f"--decode {' '.join(decode)}: {fault_of(error.errors()[0])}") from None
-    if by not in get_args(By):
-        raise KitError(f"--decode by={by}: must be one of {', '.join(get_args(By))}")
-    if faults := [text for _, text in decoding_mistakes(by, decoding)]:
+    if faults := [text for _, text in decoding_mistakes(choice.by, choice)]:
         raise KitError(f"--decode: {faults[0]}")
     if choice.by == "thresholds" and len(retrievers) > 1:
         raise KitError("--decode by=thresholds: several models are combined by overlap; leave it out, or --also")

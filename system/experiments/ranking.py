@@ -114,8 +114,7 @@ class RunRanking:
         self.blind |= {name: sets[pool] for name, pool in pools.items()}
         for name, entry in recipe.scored.items():
             source = recipe.ranked_source(name)
-            clips = [clip.id for clip in self.data.clips[source]]
-            refuse_broken(clips, broken, f"rank entry {name}, data source {source}")
+            require_readable(self.data.clips[source], broken, f"rank entry {name}, data source {source}", every=True)
             if isinstance(recipe.ranked(name), ByOneModel):
                 require_known_words(self.model, self.source(source).queries)
             if entry.csv:
@@ -143,31 +142,48 @@ class RunRanking:
             if name in self.blind or not self.recipe.blind(name):  # else its files were missing when the run started
                 self._rank_entry(name)
 
-    Returns:
-        By rank entry; a set that several entries rank is opened once.
-    """
-    entries = {name: one for name in recipe.rank if (one := recipe.blind(name)) and not one.missing_files}
-    sets = {pool: _open_blind_set(recipe, *pool, model.device) for pool in {one.pool: None for one in entries.values()}}
-    blind = {name: sets[one.pool] for name, one in entries.items()}
-    for name, ranked in blind.items():
-        _require_csv(ranked.clips, ranked.queries, recipe.rank[name])
-        if unknown := model.text.without_known_words([query.text for query in ranked.queries]):
-            some = counted(len(unknown), "query")
-            log.warning("rank entry %s: no known word in %s, first %r; clips keep their order", name, some, unknown[0])
-    for name, entry in recipe.scored.items():
-        source = recipe.ranked_source(name)
-        clips = data.clips[source]
-        require_readable(clips, data.features.broken, f"rank entry {name}, data source {source}", every=True)
-        queries = caption_queries(clips)
-        if isinstance(recipe.ranked(name), ByOneModel):
-            require_known_words(model, queries)
-        if entry.csv:
-            _require_csv(clips, queries, entry)
-    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
-        if shared := count_trained_clips(run, source, data):
-            some = counted(shared, "recording")
-            log.warning("training uses %s of the ranked data source %s: its metrics are too high", some, source)
-    return blind
+    def _rank_entry(self, name: str) -> None:
+        """Rank an entry, and write its files."""
+        run, entry, identity = self.run, self.recipe.rank[name], _identity(self.recipe, name)
+        if isinstance(entry, RankMoments):
+            retriever = self.retriever(entry.stage, entry.checkpoint, self.data.features)
+            result: Record = rank_moments(name, entry, self.data, retriever)
+        else:
+            result = self._rank_clips(name, entry)
+        files = [path.relative_to(run.folder).as_posix() for path in run.files(name)]
+        write_json(run.file("result", name), {"identity": identity, "files": files, "result": result.document()})
+
+    def _rank_clips(self, name: str, entry: RankEntry) -> Record:
+        recipe, run, edition = self.recipe, self.run, get_edition(entry.edition)
+        is_blind, ranked = name in self.blind, self.ranked(name)
+        sizes = counted(len(ranked.queries), "caption", ","), counted(len(ranked.clips), "clip", ",")
+        log.info("rank entry %s: ranking %s against %s", name, *sizes)
+        matrix = entry.scores(ranked, self)
+        write_scores(run.file("scores", name), replace(matrix, facts=matrix.facts | {"edition": edition.name}))
+        if is_blind or entry.csv:
+            write_csv(matrix, run.file("csv", name), edition)
+        checkpoint = matrix.facts[CHECKPOINT]
+        if is_blind:
+            shape = {"queries": len(matrix), "clips": len(matrix.clip_ids)}
+            return BlindResult(checkpoint=checkpoint, edition=edition.name, **shape)
+        write_clips(run.file("clips", name), ranked.clips)
+        source, first = recipe.ranked_source(name), recipe.ranked(name)
+        is_trained = isinstance(first, ByOneModel) and first.stage is not None
+        return ranked_result(
+            matrix,
+            edition,
+            self.before_training(source) if is_trained else None,
+            data=source,
+            checkpoint=checkpoint,
+            ceiling=ceiling_of(recipe.data[source]),
+            also_trained_on=count_trained_clips(run, source, self.data, entry.other_models),
+        )
+
+
+def require_csv(clips: Sequence[Clip], queries: Sequence[Query], entry: RankEntry) -> None:
+    """Refuse what the CSV of an entry's edition cannot hold."""
+    labels = matrix_labels(clips, queries, {})
+    csv_of(matrix_from_blocks(labels, [np.zeros(labels.shape, np.float32)]), get_edition(entry.edition))
 
 
 def _open_blind_set(recipe: schema.Recipe, audio: str, queries: str, device: Device) -> RankedSet:

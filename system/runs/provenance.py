@@ -50,7 +50,7 @@ def inputs_of(recipe: schema.Recipe) -> dict[str, str]:
     files += recipe.model.embedding_files.values()
     changed = [stage.augment.captions for stage in recipe.stages.values() if stage.augment]
     files += [Path(captions.file) for captions in changed if captions]
-    found |= {str(path): file_sha256(path) for path in files if path.exists()}  # files, or folders
+    found = checksums(recipe.learned_from.values(), files)
     imported = [Path(name) for name in recipe.imports]
     if imported and all(path.exists() for path in imported):  # wherever they lie
         found["imports"] = " ".join(map(file_sha256, imported))
