@@ -1,58 +1,54 @@
 """Settings of several kinds, which their key `kind` tells apart."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, ClassVar, Self, get_args
 
+from pydantic import ConfigDict, ModelWrapValidatorHandler, model_validator
 from pydantic_core import PydanticKnownError
 
-_MODULES: dict[Any, Mapping[str, str]] = {}  # by base class: the module of each kind
+from data_tools.settings import Strict
 
 
-def all_kinds(base: Any) -> dict[str, Any]:
-    """Import the kit's kinds of `base`; return all that are known.
+class OfKind(Strict):
+    """Settings that are one of several kinds.
 
-    `base` may also be a subclass of the one with a table, such as AudioNetwork of ExpertSettings.
+    Where a base class is the type of a field, any of its subclasses is read, by the key `kind`.
     """
-    for known, modules in _MODULES.items():
-        for module in modules.values() if issubclass(base, known) else ():
+
+    model_config = ConfigDict(polymorphic_serialization=True)  # the settings of the subclass are written
+
+    modules: ClassVar[Mapping[str, str]] = {}  # by kind, those that are imported when the kind is named
+
+    kind: str  # a subclass that is a kind has a Literal
+
+    @classmethod
+    def known_kinds(cls) -> dict[str, type[Self]]:
+        """Return this class and its subclasses, by their kinds."""
+        found = dict.fromkeys(get_args(cls.model_fields["kind"].annotation), cls)
+        for one in cls.__subclasses__():
+            found |= one.known_kinds()
+        return found
+
+    @classmethod
+    def all_kinds(cls) -> dict[str, type[Self]]:
+        """Import the kit's kinds; return all that are known."""
+        for module in cls.modules.values():
             import_module(module)
-    return kinds_of(base)
+        return cls.known_kinds()
 
-
-def kinds_of(base: Any) -> dict[str, Any]:
-    """Return the known subclasses of `base`, by their kinds."""
-    found: dict[str, Any] = {}
-    for one in base.__subclasses__():
-        if "kind" in one.__annotations__:  # else settings that several kinds share
-            found |= dict.fromkeys(get_args(one.model_fields["kind"].annotation), one)
-        found |= kinds_of(one)
-    return found
-
-
-def by_kind(base: Any, modules: Mapping[str, str] = MappingProxyType({})) -> Callable[[Any], Any]:
-    """Return a validator that reads settings by their key `kind`.
-
-    It makes them an instance of the subclass of `base` that has this kind.
-
-    Args:
-        modules: By kind, those that are imported when the kind is named.
-    """
-    _MODULES[base] = modules
-
-    def read(value: Any) -> Any:
-        if isinstance(value, base):
-            return value
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_kind(cls, value: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        if get_args(cls.model_fields["kind"].annotation) or isinstance(value, cls):
+            return read(value)
         if not isinstance(value, dict) or "kind" not in value:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
-        kind, known = value["kind"], dict.fromkeys([*modules, *kinds_of(base)])
-        if not isinstance(kind, str) or kind not in known:
-            expected = ", ".join(f"'{one}'" for one in known)
-            facts = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
+        kind = str(value["kind"])
+        if kind in cls.modules:
+            import_module(cls.modules[kind])
+        if kind not in cls.known_kinds():
+            expected = ", ".join(f"'{one}'" for one in cls.all_kinds())
+            facts = {"discriminator": "'kind'", "tag": kind, "expected_tags": expected}
             raise PydanticKnownError("union_tag_invalid", facts)
-        if kind in modules:
-            import_module(modules[kind])
-        return kinds_of(base)[kind].model_validate(value)
-
-    return read
+        return cls.known_kinds()[kind].model_validate(value)

@@ -11,11 +11,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import BeforeValidator, SerializeAsAny
 
 from data_tools.audio import Resampling, read_audio
 from data_tools.classify.model_files import fetch, folder_problem, local_folder
@@ -23,8 +22,7 @@ from data_tools.datasets.download import cure_of
 from data_tools.errors import KitError
 from data_tools.files import checksum
 from data_tools.manifest import Clip
-from data_tools.settings import Strict
-from system.kinds import by_kind
+from system.kinds import OfKind
 
 KINDS = {  # kind: module
     "atst_frame": "system.audio.atst_frame",
@@ -117,7 +115,7 @@ class Need(NamedTuple):
             raise KitError(f"{self.place}: {missing}{problem}")
 
 
-class Needing(Strict):
+class Needing(OfKind):
     """Settings that may name published files."""
 
     licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
@@ -139,7 +137,8 @@ class Needing(Strict):
 class ExpertSettings(Needing):
     """Settings of a frozen source of frames in a recipe."""
 
-    kind: str
+    modules: ClassVar = KINDS
+
     resampling: Resampling = "soxr_hq"  # of files with another sample rate; papers of 2022: kaiser_best_0.2
 
     version: ClassVar[int] = 1  # raise it if the same settings give other frames, so that new banks are used
@@ -253,7 +252,3 @@ def common_fault(expert: ExpertSettings, clips: Sequence[Clip]) -> str | None:
     if not faults or (expert.reads_clips and not 1 < len(faults) == len(checked)):
         return None
     return f"{len(faults)} of {len(checked)} checked clips do not fit; the first fault is: {faults[0]}"
-
-
-read_settings = by_kind(ExpertSettings, KINDS)
-Expert: TypeAlias = Annotated[SerializeAsAny[ExpertSettings], BeforeValidator(read_settings)]

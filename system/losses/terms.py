@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from data_tools.settings import Strict
+from system.kinds import OfKind
 from system.moments.labellings import length_mask, log_likelihood
 
 
@@ -84,10 +85,9 @@ class BatchScores:
         return scores / (by if isinstance(by, float) else self.learned["temperature"].abs())
 
 
-class Term(Strict):
+class Term(OfKind):
     """Settings of one loss, and its value for a batch."""
 
-    kind: str
     weight: float = Field(gt=0)  # factor in the sum of the losses
 
     of_moments: ClassVar[bool] = False  # whether it reads the frames of a batch of moments, and nothing else

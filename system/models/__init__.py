@@ -33,8 +33,6 @@ Heads = Annotated[Size, AfterValidator(_check_head_count)]
 class EncoderKind(Needing):
     """Settings of one kind of encoder."""
 
-    kind: str
-
     @property
     def embeds_series(self) -> bool:
         """Whether an embedding is a series instead of one vector.

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from data_tools.settings import Strict
+from system.kinds import OfKind
 from system.models.batch import Embedded, Embeddings, Ragged, unit_vectors
 from system.moments.labellings import length_mask, log_partition
 
@@ -24,10 +24,8 @@ STEPS = 5.0  # factor of the cosines of changes, in addition to the trained one
 Scorer = Callable[[Embeddings, Embeddings], Tensor]
 
 
-class ScoreSettings(Strict):
+class ScoreSettings(OfKind):
     """Settings of a score."""
-
-    kind: str
 
     of_series: ClassVar[bool] = False  # whether it needs one vector per frame of a clip
     of_words: ClassVar[bool] = False  # whether it needs one vector per word of a caption

@@ -5,20 +5,19 @@ Published models embed sounds and sentences in one space: CLAP, PE-AV and PE-A-F
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, model_validator
 
 from data_tools.arrays import Kind, read_vectors
 from data_tools.classify.model_files import config_of, local_folder
 from data_tools.errors import KitError
 from data_tools.settings import Strict
 from system.audio import Needing
-from system.kinds import by_kind
 from system.models import EncoderKind
-from system.models.audio import Audio
+from system.models.audio import AudioSettings
 from system.models.scores import ScoreSettings
-from system.models.text import Text
+from system.models.text import TextSettings
 
 FRAME_MODEL = "PeAudioFrameLevelModel"
 EXAMPLES = "laion/clap-htsat-unfused (CLAP), facebook/pe-av-small (PE-AV) or facebook/pe-a-frame-small (PE-A-Frame)"
@@ -32,13 +31,11 @@ _NAMES: dict[str, dict[str, Any]] = {
 
 Files = Annotated[list[str], Field(min_length=1)]
 
-Score: TypeAlias = Annotated[SerializeAsAny[ScoreSettings], BeforeValidator(by_kind(ScoreSettings))]
-
 
 class Model(Strict):
-    audio: Audio  # the encoder of clips
-    text: Text  # the encoder of captions
-    score: Score  # score of an embedded clip and an embedded caption
+    audio: AudioSettings  # the encoder of clips
+    text: TextSettings  # the encoder of captions
+    score: ScoreSettings  # score of an embedded clip and an embedded caption
 
     @property
     def encoders(self) -> dict[str, EncoderKind]:

@@ -10,10 +10,11 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.manifest import Clip, Query
-from data_tools.settings import Strict
+from data_tools.settings import mistakes
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.metrics.blend import blend
 from system.batches.items import caption_key
+from system.kinds import OfKind
 from system.moments.windows import By, Decoding
 from system.ranking.hubs import Kind, candidates_of, correct_for_hubs, precision_by_correction
 
@@ -40,11 +41,10 @@ class RankedSet(NamedTuple):
     features: "Features"  # of the clips
 
 
-class RankEntry(Strict):
+class RankEntry(OfKind):
     """Base class of the kinds of rank entries."""
 
     if TYPE_CHECKING:  # keys of most kinds
-        kind: str
         data: str
         edition: EditionKey
         csv: bool

@@ -19,13 +19,13 @@ from data_tools.errors import KitError
 from data_tools.manifest import Split
 from data_tools.settings import Name, Positive, Strict
 from system.batches.augment import Augment
-from system.kinds import all_kinds
-from system.losses import Loss
+from system.kinds import OfKind
+from system.losses import Term
 from system.losses.cider import Cider
 from system.models.settings import RecipeModel
 from system.moments.windows import By, Decoding
-from system.ranking import Ranked
-from system.ranking.entries import Checkpoint, Metric, RankBlind, RankEntry, RankMoments
+from system.ranking import RankEntry
+from system.ranking.entries import Checkpoint, Metric, RankBlind, RankMoments
 
 OF_WINDOWS = {"R1@0.5", "R1@0.7", "mAP"}  # metrics of moments that need predicted windows
 LOWER_IS_BETTER = {"loss"}
@@ -205,7 +205,7 @@ class Stage(Strict):
     grad_cache_chunk: Positive | None  # items embedded at a time: same gradients with less memory; null: all
     epochs: Positive  # maximum number of epochs
     steps_per_epoch: Positive | Literal["all"]  # "all": as many full batches as the items fill
-    losses: Annotated[list[Loss], Field(min_length=1)]  # their weighted sum is minimised
+    losses: Annotated[list[Term], Field(min_length=1)]  # their weighted sum is minimised
     optimizer: AdamW  # optimizer and learning rates
     schedule: Annotated[
         Schedule | EpochSchedule | StepDecay | Plateau, Field(discriminator="kind")
@@ -237,7 +237,7 @@ class Recipe(Strict):
     model: RecipeModel  # encoders of clips and captions, and the score of their embeddings
     teachers: dict[Name, Teacher] = Field({})  # trained models that `distill` learns from, by name
     stages: dict[Name, Stage]  # trained in this order; without any, published weights or teachers are ranked
-    rank: dict[Name, Ranked]  # rankings that are written at the end
+    rank: dict[Name, RankEntry]  # rankings that are written at the end
 
     @property
     def learned_from(self) -> dict[str, Path]:
@@ -322,13 +322,20 @@ def fields_of(kind: type[Strict]) -> str:
 
     Methods are left out; the bases come first.
     """
-    bases = [one for one in reversed(kind.__mro__) if issubclass(one, Strict) and one is not Strict]
-    return "\n\n".join(re.split(r"\n    (?:@|def |async )", inspect.getsource(one))[0].rstrip() for one in bases)
+    bases = [one for one in reversed(kind.__mro__) if issubclass(one, Strict) and one not in (Strict, OfKind)]
+    return "\n\n".join("\n".join(_without_methods(inspect.getsource(one))).rstrip() for one in bases)
+
+
+def _without_methods(source: str) -> Iterator[str]:
+    for line in source.splitlines():
+        if line.startswith(("    @", "    def ", "    async ")):
+            return
+        yield line
 
 
 def _classes(annotation: Any) -> Iterator[type[Strict]]:
     """Yield the classes of settings that an annotation allows."""
     if isinstance(annotation, type) and issubclass(annotation, Strict):
-        yield from all_kinds(annotation).values() if inspect.isabstract(annotation) else [annotation]
+        yield from annotation.all_kinds().values() if issubclass(annotation, OfKind) else [annotation]
     for one in get_args(annotation):
         yield from _classes(one)

@@ -20,7 +20,6 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.audio import read_settings
 from system.audio.hub import ClapAudio, HubNetwork, PeAudio, PeTexts, read_pe_config, reading
 from system.models.audio.segments import Segments
 from system.models.batch import Series
@@ -35,7 +34,7 @@ SECONDS = (1.3, 0.4, 0.05, 2.0)
 
 def settings(model: str, **changes: Any) -> HubNetwork:
     values = {"kind": KINDS[model], "weights": str(hub_folder(model)), "output": "clip"} | changes
-    return read_settings(values)
+    return HubNetwork.model_validate(values)
 
 
 def samples(rate: int, seconds: float, seed: int) -> np.ndarray:

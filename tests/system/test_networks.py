@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from errors_of import relative
 from torch import nn
 
-from system.audio import read_settings
 from system.audio.beats import distance_buckets
 from system.audio.eat import position_table
 from system.audio.mel import KaldiLogMel, kaldi_filters, kaldi_log_mel
@@ -44,7 +43,7 @@ class Row:
     tolerance: float = 2e-5
 
     def network(self, **changes: Any) -> AudioNetwork:
-        return read_settings({"weights": None} | self.settings | changes)
+        return AudioNetwork.model_validate({"weights": None} | self.settings | changes)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         if self.name.startswith("openl3"):

@@ -6,14 +6,13 @@ To add one, write its file here and add a line to KINDS. A file is imported when
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import Field
 from torch import nn
 
 from data_tools.settings import Name
-from system.audio import Expert
-from system.kinds import by_kind
+from system.audio import ExpertSettings
 from system.models import EncoderKind
 from system.models.batch import Embedded, Series
 from system.moments.windows import Grid
@@ -30,7 +29,7 @@ KINDS = {  # kind: module
 
 # B clips, L frames, E embedding
 
-OneExpert = Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # by any name
+OneExpert = Annotated[dict[Name, ExpertSettings], Field(min_length=1, max_length=1)]  # by any name
 
 
 class AudioEncoder(nn.Module, ABC):
@@ -73,10 +72,12 @@ class AudioSettings(EncoderKind):
     A subclass defines its `kind` and, as a field or a property, its `experts`.
     """
 
+    modules: ClassVar = KINDS
+
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 
         @property
-        def experts(self) -> Mapping[str, Expert]:
+        def experts(self) -> Mapping[str, ExpertSettings]:
             """Experts whose frames the encoder reads, by name."""
             ...
 
@@ -123,6 +124,3 @@ class AudioSettings(EncoderKind):
         Each part may have a separate learning rate.
         """
         return dict.fromkeys(self.part_names, True)
-
-
-Audio: TypeAlias = Annotated[SerializeAsAny[AudioSettings], BeforeValidator(by_kind(AudioSettings, KINDS))]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_tools.manifest import Text
 from data_tools.settings import Depth, Name, Size
-from system.audio import Expert
+from system.audio import ExpertSettings
 from system.audio.network import pooled_over_time
 from system.audio.stored import EmbeddingFile
 from system.devices import on_device, suited_to
@@ -55,7 +55,9 @@ class ExpertHeads(SeriesSettings):
     """
 
     kind: Literal["expert_heads"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1)]  # experts whose frames are the input, by any names
+    experts: Annotated[
+        dict[Name, ExpertSettings], Field(min_length=1)
+    ]  # whose frames are the input, by any names
 
     def build(self, out: int) -> AudioEncoder:
         return ExpertHeadsEncoder(self, out)

@@ -6,15 +6,15 @@ source always computes three, and leaves empty ones out of the mean). With 16 bi
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.settings import Size
-from system.audio import Need, read_settings
+from system.audio import Need
 from system.audio.network import AudioNetwork, outputs_of
 from system.audio.stored import FULL_SCALE, Waveform
 from system.devices import on_device
@@ -35,7 +35,7 @@ class Segments(AudioSettings):
 
     kind: Literal["segments"]
     # an audio network; its segment_seconds and output determine what is computed
-    network: Annotated[SerializeAsAny[AudioNetwork], BeforeValidator(read_settings)]
+    network: AudioNetwork
     trainable: bool  # false: frozen, and computed again for each batch
     max_seconds: float = Field(gt=0)  # training uses a random part of longer clips, ranking the whole clip
     pooling: Literal["mean", "seconds"] = "mean"  # of a clip's segments; seconds: weighted by them

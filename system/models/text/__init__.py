@@ -7,15 +7,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor, nn
 
 from data_tools.words import words_of
 from system.devices import suited_to
-from system.kinds import by_kind
 from system.models import EncoderKind
 from system.models.batch import Embedded, join_embeddings
 
@@ -40,6 +38,7 @@ class TextSettings(EncoderKind):
     A subclass adds its `kind`, and `dim` as a field.
     """
 
+    modules: ClassVar = KINDS
     # Settings that contain paths on this machine. A trained model may be opened with other paths.
     file_settings: ClassVar[frozenset[str]] = frozenset()
     reads_vocabulary: ClassVar[bool] = False  # whether it is built for the words of the training captions
@@ -138,6 +137,3 @@ class TextEncoder(nn.Module, ABC):
         """
         if self.vocabulary is not None:
             (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), encoding="utf-8")
-
-
-Text: TypeAlias = Annotated[SerializeAsAny[TextSettings], BeforeValidator(by_kind(TextSettings, KINDS))]
