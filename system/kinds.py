@@ -16,7 +16,8 @@ class OfKind(Strict):
     Where a base class is the type of a field, any of its subclasses is read, by the key `kind`.
     """
 
-    model_config = ConfigDict(polymorphic_serialization=True)  # the settings of the subclass are written
+    # The settings of a subclass are written. What has no annotation is no setting, but a fact of the kind.
+    model_config = ConfigDict(polymorphic_serialization=True, ignored_types=(int, float, str, tuple, frozenset))
 
     modules: ClassVar[Mapping[str, str]] = {}  # by kind, those that are imported when the kind is named
 

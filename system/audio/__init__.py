@@ -118,7 +118,7 @@ class Need(NamedTuple):
 class Needing(OfKind):
     """Settings that may name published files."""
 
-    licence: ClassVar[str] = ""  # of the published weights, as their authors state it; "": not recorded here
+    licence = ""  # of the published weights, as their authors state it; "": not recorded here
 
     def needs(self) -> list[Need]:
         """List the published files and models that the settings name."""
@@ -141,10 +141,10 @@ class ExpertSettings(Needing):
 
     resampling: Resampling = "soxr_hq"  # of files with another sample rate; papers of 2022: kaiser_best_0.2
 
-    version: ClassVar[int] = 1  # raise it if the same settings give other frames, so that new banks are used
-    dtype: ClassVar[str] = "float16"  # of stored frames: float16, float32, or int16
-    computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
-    reads_clips: ClassVar[bool] = True  # whether a clip's file is read
+    version = 1  # raise it if the same settings give other frames, so that new banks are used
+    dtype = "float16"  # of stored frames: float16, float32, or int16
+    computed = True  # whether frames are computed from audio and cover the whole clip
+    reads_clips = True  # whether a clip's file is read
 
     @property
     @abstractmethod

@@ -133,9 +133,9 @@ class Ast(HubNetwork):
 
     kind: Literal["ast"]
 
-    rate: ClassVar = 16_000
-    frame_rate: ClassVar = 10.1 / 1.024
-    seconds: ClassVar = (0.1, 10.24)
+    rate = 16_000
+    frame_rate = 10.1 / 1.024
+    seconds = (0.1, 10.24)
     types: ClassVar = ("audio-spectrogram-transformer",)
     extractor: ClassVar = transformers.ASTFeatureExtractor
     model: ClassVar = transformers.ASTModel
@@ -159,11 +159,11 @@ class ClapAudio(HubNetwork):
 
     kind: Literal["clap"]
 
-    rate: ClassVar = 48_000
-    frame_rate: ClassVar = 3.2
-    seconds: ClassVar = (0.1, 10.0)
-    mixes_batch: ClassVar = True
-    trained_on_captions: ClassVar = True
+    rate = 48_000
+    frame_rate = 3.2
+    seconds = (0.1, 10.0)
+    mixes_batch = True
+    trained_on_captions = True
     types: ClassVar = ("clap", "clap_audio_model")
     extractor: ClassVar = transformers.ClapFeatureExtractor
     model: ClassVar = transformers.ClapAudioModelWithProjection
@@ -186,11 +186,11 @@ class PeAudio(HubNetwork):
 
     kind: Literal["pe_audio"]
 
-    rate: ClassVar = 48_000
-    frame_rate: ClassVar = 25.0
-    seconds: ClassVar = (0.1, 600.0)
-    mixes_batch: ClassVar = True  # by padding
-    trained_on_captions: ClassVar = True
+    rate = 48_000
+    frame_rate = 25.0
+    seconds = (0.1, 600.0)
+    mixes_batch = True  # by padding
+    trained_on_captions = True
     types: ClassVar = ("pe_audio", "pe_audio_video")
     extractor: ClassVar = transformers.PeAudioFeatureExtractor
     model: ClassVar = PeSounds

@@ -33,8 +33,8 @@ SECONDS_AT_ONCE = {"cpu": 40, "cuda": 640}  # of segments without gradients
 class Layers(nn.Module, ABC):
     """The layers of a network, named as in its file."""
 
-    pads_by_itself: ClassVar[bool] = False  # to the longest segment of a call, which changes others in evaluation
-    convolutional: ClassVar[bool] = False  # whether `fast` may fold and rearrange it
+    pads_by_itself = False  # to the longest segment of a call, which changes others in evaluation
+    convolutional = False  # whether `fast` may fold and rearrange it
 
     @abstractmethod
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ class AudioNetwork(ExpertSettings):
     )  # length of a segment, with silence at the end; null: up to the longest input
     output: Literal["clip", "frames"] = "frames"  # one vector per segment, or all of its frames
 
-    trained_on_captions: ClassVar[bool] = False  # whether the published weights were
+    trained_on_captions = False  # whether the published weights were
     addresses: ClassVar[dict[str, str]] = {}  # web address by name of the published file
     sha256: ClassVar[dict[str, str]] = {}  # its first digits, where known, by name of the file
 

@@ -7,7 +7,7 @@ up to 6.
 
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -36,10 +36,10 @@ class Yamnet(AudioNetwork):
 
     kind: Literal["yamnet"]  # its weights: the file that `lbar convert` makes from the published one
 
-    rate: ClassVar = 16_000
-    dim: ClassVar = CHANNELS[-1]
-    frame_rate: ClassVar = 100 / PATCH_HOP
-    first_centre: ClassVar = SHORTEST / 2 / 16_000
+    rate = 16_000
+    dim = CHANNELS[-1]
+    frame_rate = 100 / PATCH_HOP
+    first_centre = SHORTEST / 2 / 16_000
 
     def needs(self) -> list[Need]:
         cure = "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with lbar convert"

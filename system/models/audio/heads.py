@@ -5,7 +5,7 @@ program computed, which are one frame each.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -55,9 +55,7 @@ class ExpertHeads(SeriesSettings):
     """
 
     kind: Literal["expert_heads"]
-    experts: Annotated[
-        dict[Name, ExpertSettings], Field(min_length=1)
-    ]  # whose frames are the input, by any names
+    experts: Annotated[dict[Name, ExpertSettings], Field(min_length=1)]  # whose frames are the input, by any names
 
     def build(self, out: int) -> AudioEncoder:
         return ExpertHeadsEncoder(self, out)
@@ -80,7 +78,7 @@ class FrameTransformer(SeriesSettings):
     experts: OneExpert  # one expert, by any name
     embedding: Literal["frames"]  # one vector per frame
 
-    part_names: ClassVar = ("transformer",)
+    part_names = ("transformer",)
 
     def build(self, out: int) -> AudioEncoder:
         return FrameTransformerEncoder(self, out)
@@ -98,7 +96,7 @@ class PooledMlp(AudioSettings):
     hidden: Size  # size of the middle layer
     dropout: Dropout  # of the pooled frames
 
-    part_names: ClassVar = ("mlp",)
+    part_names = ("mlp",)
 
     def build(self, out: int) -> AudioEncoder:
         return PooledMlpEncoder(self, out)

@@ -40,8 +40,8 @@ class TextSettings(EncoderKind):
 
     modules: ClassVar = KINDS
     # Settings that contain paths on this machine. A trained model may be opened with other paths.
-    file_settings: ClassVar[frozenset[str]] = frozenset()
-    reads_vocabulary: ClassVar[bool] = False  # whether it is built for the words of the training captions
+    file_settings = frozenset[str]()
+    reads_vocabulary = False  # whether it is built for the words of the training captions
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class TextEmbeddings(TextSettings):
     head: Literal["none", "linear"] = "none"  # linear: a trained layer to `dim`
     model: Text  # that computed them, as declared in a package
 
-    file_settings: ClassVar = frozenset({"files", "queries", "blind_files", "blind_queries"})
+    file_settings = frozenset({"files", "queries", "blind_files", "blind_queries"})
 
     @property
     def is_trained(self) -> bool:

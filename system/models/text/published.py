@@ -8,7 +8,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class PublishedText(TextSettings):
     dim: Size  # D, of an embedding
     head: Literal["linear", "none"] = "linear"  # none: the model's vectors, which must have `dim` values
 
-    file_settings: ClassVar = frozenset({"model"})
+    file_settings = frozenset({"model"})
 
     @property
     def is_trained(self) -> bool:

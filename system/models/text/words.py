@@ -5,7 +5,7 @@ import mmap
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class WordVectors(TextSettings):
     dim: Size  # D of the file, checked when it is read
     embedding: Literal["words", "mean"]  # one vector per word, or their mean
 
-    file_settings: ClassVar = frozenset({"vectors"})
+    file_settings = frozenset({"vectors"})
 
     @property
     def depends_on_batch(self) -> bool:
