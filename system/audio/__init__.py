@@ -130,8 +130,11 @@ class Needing(OfKind):
             need.require()
 
     def weight_files(self) -> dict[str, Path]:
-        """Return the path of each published file by its setting."""
-        return {need.setting: need.path for need in self.needs() if not need.model}
+        """Return the path of each published file by its setting.
+
+        Text models are left out, which exports contain.
+        """
+        return {need.setting: need.path for need in self.needs() if need.model != "text model"}
 
 
 class ExpertSettings(Needing):

@@ -23,7 +23,7 @@ def load_checkpoint(path: Path) -> dict[str, torch.Tensor]:
     """Read the tensors of a published file, in float32.
 
     Args:
-        path: A file of PyTorch or safetensors, or a .zip with one file of PyTorch in it.
+        path: A file of PyTorch, safetensors or numpy, or a .zip with one file of PyTorch in it.
 
     Raises:
         KitError: The file is missing, damaged, or something else.
@@ -48,6 +48,8 @@ def _read_content(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         if file.read(9)[8:] == b"{":  # after the length of the header, which is JSON
             return dict(safetensors.torch.load_file(path))
+    if path.suffix == ".npz":
+        return dict(np.load(path))
     source: Any = path
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:

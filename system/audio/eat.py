@@ -48,11 +48,9 @@ class Eat(AudioNetwork):
 
 
 class EatLayers(Layers):
-    positions: Tensor
-
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("positions", position_table(DIM), persistent=False)
+        self.positions = nn.Buffer(position_table(DIM), persistent=False)
         self.local_encoder = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
         self.extra_tokens = table(1, DIM, init=nn.init.normal_)
         self.pre_norm = nn.LayerNorm(DIM, 1e-6)

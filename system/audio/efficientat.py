@@ -70,9 +70,8 @@ class EfficientATLayers(Layers):
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take the tensors; gates, dense in the file, are convolutions."""
-        gates = {key: value for key, value in tensors.items() if GATE in key}
-        renamed = {key.replace(GATE, ""): one[..., None, None] if one.dim() == 2 else one for key, one in gates.items()}
-        super().load(tensors | renamed)
+        gates = {key: one[..., None, None] if one.dim() == 2 else one for key, one in tensors.items() if GATE in key}
+        super().load(tensors | {key.replace(GATE, ""): one for key, one in gates.items()})
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         return self.frames(waves, lengths)[0].mean(1)

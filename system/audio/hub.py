@@ -93,9 +93,6 @@ class HubNetwork(AudioNetwork):
     def needs(self) -> list[Need]:
         return [Need("weights", self.weights, model=WHAT)]
 
-    def weight_files(self) -> dict[str, Path]:
-        return {"weights": Path(self.weights)}
-
     def require_files(self) -> None:
         super().require_files()
         require_type(self.weights, self.types, WHAT)

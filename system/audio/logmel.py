@@ -3,7 +3,7 @@
 They are the kit's own, and those of the DCASE 2022 baseline.
 """
 
-from abc import abstractmethod
+from collections.abc import Callable
 from typing import Literal, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from system.audio import ExpertSettings, Frames
-from system.audio.mel import MelSpectrogram
+from system.audio.mel import MelSpectrogram, Scale
 
 FLOOR = float(np.spacing(1.0))  # 2.2e-16, added to every power
 SILENCE = float(np.log(FLOOR))  # -36.04
@@ -33,22 +33,20 @@ class _LogMel(ExpertSettings):
     def rate(self) -> int:
         return self.sample_rate
 
-    @property
-    @abstractmethod
-    def filters(self) -> tuple[float, float, Literal["htk", "slaney"]]:
-        """Lowest and highest frequency, and scale."""
+    def computed_by(
+        self, device: torch.device, lowest: float, highest: float, scale: Scale, scaled: Callable[[Tensor], Tensor]
+    ) -> Frames:
+        """Return the function from waves to frames.
 
-    @abstractmethod
-    def scaled(self, power: Tensor) -> Tensor:
-        """Make frames of mel power (T, bands)."""
-
-    def load(self, device: torch.device) -> Frames:
+        Args:
+            scaled: Makes frames of mel power (T, bands).
+        """
         window, hop = (round(seconds * self.sample_rate) for seconds in (self.window_seconds, self.hop_seconds))
         fft = 1 << (window - 1).bit_length()
-        mel = MelSpectrogram(self.sample_rate, window, hop, fft, self.bands, *self.filters).to(device)
+        mel = MelSpectrogram(self.sample_rate, window, hop, fft, self.bands, lowest, highest, scale).to(device)
 
         def compute(wave: np.ndarray) -> np.ndarray:
-            return np.asarray(self.scaled(mel(torch.from_numpy(wave)[None].to(device))[0]).float().cpu())
+            return np.asarray(scaled(mel(torch.from_numpy(wave)[None].to(device))[0]).float().cpu())
 
         return lambda waves: [compute(wave) for wave in waves]
 
@@ -75,11 +73,11 @@ class LogMel(_LogMel):
     def first_centre(self) -> float:
         return self.hop_seconds * (self.stack - 1) / 2
 
-    @property
-    def filters(self) -> tuple[float, float, Literal["htk", "slaney"]]:
-        return 0.0, self.sample_rate / 2, "htk"
+    def load(self, device: torch.device) -> Frames:
+        return self.computed_by(device, 0.0, self.sample_rate / 2, "htk", self.stacked)
 
-    def scaled(self, power: Tensor) -> Tensor:
+    def stacked(self, power: Tensor) -> Tensor:
+        """Make frames of mel power (T, bands)."""
         columns = ((power + 1e-5).log() + 6.0) / 4.0
         return torch.cat([columns, columns[-1:].expand(-len(columns) % self.stack, -1)]).reshape(-1, self.dim)
 
@@ -114,9 +112,5 @@ class LogMelSlaney(_LogMel):
     def frames_per_second(self) -> float:
         return 1.0 / self.hop_seconds
 
-    @property
-    def filters(self) -> tuple[float, float, Literal["htk", "slaney"]]:
-        return self.lowest, self.highest, "slaney"
-
-    def scaled(self, power: Tensor) -> Tensor:
-        return (power + FLOOR).log()
+    def load(self, device: torch.device) -> Frames:
+        return self.computed_by(device, self.lowest, self.highest, "slaney", lambda power: (power + FLOOR).log())

@@ -62,12 +62,10 @@ def mirrored(waves: Tensor, lengths: Tensor, size: int) -> Tensor:
 
 
 class M2dClapLayers(Layers):
-    norm_stats: Tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.mel = MelSpectrogram(16_000, 400, 160, 400, 80, 50.0, 8000.0)
-        self.register_buffer("norm_stats", torch.tensor([-7.1, 4.2]))  # mean and deviation of the log-mel
+        self.norm_stats = nn.Buffer(torch.tensor([-7.1, 4.2]))  # mean and deviation of the log-mel
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(1, DIM, PATCH, PATCH)})
         self.cls_token = table(1, DIM, init=nn.init.normal_)
         self.pos_embed = table(1 + BANDS * STEPS, DIM, init=nn.init.normal_)

@@ -13,6 +13,8 @@ from torchaudio.functional import mask_along_axis_iid, melscale_fbanks
 from data_tools.settings import Positive, Strict
 from system.devices import on_device
 
+Scale = Literal["htk", "slaney"]
+
 # S waves of N samples, T columns, K frequencies
 
 
@@ -33,9 +35,6 @@ class MelSpectrogram(nn.Module):
     Waves (S, N) give (S, T, bands) float64, T = 1 + N // hop.
     """
 
-    window: Tensor
-    basis: Tensor
-
     def __init__(
         self,
         rate: int,
@@ -45,14 +44,14 @@ class MelSpectrogram(nn.Module):
         bands: int,
         lowest: float,
         highest: float,
-        scale: Literal["htk", "slaney"] = "slaney",
+        scale: Scale = "slaney",
     ) -> None:
         super().__init__()
         self.fft, self.hop = fft, hop
         norm = "slaney" if scale == "slaney" else None
         basis = melscale_fbanks(self.fft // 2 + 1, lowest, highest, bands, rate, norm, scale)
-        self.register_buffer("window", torch.hann_window(window, dtype=torch.float64), persistent=False)
-        self.register_buffer("basis", basis.double(), persistent=False)
+        self.window = nn.Buffer(torch.hann_window(window, dtype=torch.float64), persistent=False)
+        self.basis = nn.Buffer(basis.double(), persistent=False)
 
     @torch.no_grad()
     def forward(self, waves: Tensor) -> Tensor:
@@ -140,21 +139,18 @@ class KaldiLogMel(nn.Module):
     Source: passt_hear21's `AugmentMelSTFT`. Deviation: never in 16 bits.
     """
 
-    window: Tensor
-    basis: Tensor
-
     def __init__(self, jitter: bool, stripes: Stripes | None = None) -> None:
         super().__init__()
         self.jitter, self.stripes = jitter, stripes
-        self.register_buffer("window", torch.hann_window(800, periodic=False), persistent=False)
-        self.register_buffer("basis", kaldi_filters(128, 1024, 32_000, 0, 15_000), persistent=False)
+        self.window = nn.Buffer(torch.hann_window(800, periodic=False), persistent=False)
+        self.basis = nn.Buffer(kaldi_filters(128, 1024, 32_000, 0, 15_000), persistent=False)
 
     @torch.no_grad()
     def forward(self, waves: Tensor) -> Tensor:
         with torch.autocast(waves.device.type, enabled=False):
             waves = waves[:, 1:] - 0.97 * waves[:, :-1]
             spectrum = torch.stft(waves, 1024, 320, 800, self.window, return_complex=True)
-            basis = self.basis
+            basis: Tensor = self.basis
             if self.training and self.jitter:
                 lowest, below = int(torch.randint(10, ())), int(torch.randint(2000, ()))
                 basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, 16_000 - below), waves.device)

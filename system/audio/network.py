@@ -6,7 +6,7 @@ for the banks, or in every step by the encoder `segments` (models/audio/segments
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -183,20 +183,20 @@ def outputs_of(layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], w
     size, shortest = (round(seconds * network.rate) for seconds in (network.longest, network.seconds[0]))
     least = size if network.segment_seconds else min(size, max(shortest, width))
     cut = [wave.split(size) for wave in waves]
-    segments = [segment for parts in cut for segment in parts]
+    segments = list(itertools.chain(*cut))
     sizes = [len(one) if layers.pads_by_itself else max(least, len(one)) for one in segments]
     at_once = suited_to(segments[0].device, SECONDS_AT_ONCE) * network.rate
     found: dict[int, Tensor] = {}
-    for rows in [list(range(len(sizes)))] if width else groups_of_equal_length(sizes, at_once):
+    for rows in [range(len(sizes))] if width else groups_of_equal_length(sizes, at_once):
         x = pad_sequence([segments[row] for row in rows], batch_first=True)
         x = F.pad(x, (0, max(0, least - x.shape[1])))
         lengths = on_device(torch.tensor([len(segments[row]) for row in rows]), x.device)
         if network.output == "clip":
-            found |= zip(rows, layers(x, lengths)[:, None], strict=True)
+            frames, counts = layers(x, lengths)[:, None], torch.ones_like(lengths)
         else:
             frames, counts = layers.frames(x, lengths)
-            found |= {row: one[:count] for row, one, count in zip(rows, frames, counts.tolist(), strict=True)}
-    ordered = iter([found[row] for row in range(len(segments))])
+        found |= {row: one[:count] for row, one, count in zip(rows, frames, counts.tolist(), strict=True)}
+    ordered = (found[row] for row in range(len(segments)))
     return [list(itertools.islice(ordered, len(parts))) for parts in cut]
 
 
@@ -223,6 +223,12 @@ def groups_of_equal_length(lengths: Sequence[int], most: int) -> Iterator[list[i
     for length, same in itertools.groupby(order, key=lengths.__getitem__):
         while group := list(itertools.islice(same, max(1, most // length))):
             yield group
+
+
+def in_parts(embed: Callable[[Tensor], Tensor], patches: Tensor, most: int = 64) -> Tensor:
+    """Embed patches (S, L, ...), the most that fit in memory at once."""
+    parts = patches.flatten(0, 1).split(most)
+    return torch.cat([embed(part) for part in parts]).unflatten(0, patches.shape[:2])
 
 
 def pooled_over_time(values: Tensor, lengths: Tensor, how: Literal["mean", "max", "max_mean"]) -> Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from system.audio.mel import power
-from system.audio.network import AudioNetwork, Layers
+from system.audio.network import AudioNetwork, Layers, in_parts
 
 RATE = 48_000  # Hz, also the samples of a frame
 HOP = 24_000
@@ -48,11 +48,10 @@ class OpenL3(AudioNetwork):
 
 class OpenL3Layers(Layers):
     convolutional = True
-    window: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("window", torch.hann_window(2048, dtype=torch.float64), persistent=False)
+        self.window = nn.Buffer(torch.hann_window(2048, dtype=torch.float64), persistent=False)
         self.speclayer = nn.Module()
         self.speclayer.register_buffer("mel_basis", torch.zeros(256, 1025))
         self.batch_normalization_1 = nn.BatchNorm2d(1, eps=1e-3)
@@ -86,6 +85,5 @@ class OpenL3Layers(Layers):
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         count = 1 + max(0, -(-(waves.shape[1] - HOP) // HOP))
-        windows = F.pad(waves, (HOP, count * HOP - waves.shape[1])).unfold(1, RATE, HOP).flatten(0, 1)
-        frames = torch.cat([self.embed(part) for part in windows.split(FRAMES_AT_ONCE)])
-        return frames.unflatten(0, (len(waves), count)), (1 + (lengths - 1) // HOP).clamp(1, count)
+        windows = F.pad(waves, (HOP, count * HOP - waves.shape[1])).unfold(1, RATE, HOP)
+        return in_parts(self.embed, windows, FRAMES_AT_ONCE), (1 + (lengths - 1) // HOP).clamp(1, count)

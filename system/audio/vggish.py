@@ -8,17 +8,15 @@ import itertools
 from pathlib import Path
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 from torchvision.models.vgg import make_layers
 
 from system.audio import Need
 from system.audio.checkpoint import load_checkpoint
 from system.audio.mel import audioset_log_mel
-from system.audio.network import AudioNetwork, Layers
+from system.audio.network import AudioNetwork, Layers, in_parts
 
 PATCH = 96  # columns of the log-mel, 0.96 s
-PATCHES_AT_ONCE = 64
 SIZES = (12_288, 4096, 4096, 128)
 
 
@@ -57,7 +55,7 @@ class Vggish(AudioNetwork):
 class VggishLayers(Layers):
     convolutional = True
     pca_vectors: Tensor | None
-    pca_means: Tensor | None
+    pca_means: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,12 +66,13 @@ class VggishLayers(Layers):
         self.register_buffer("pca_vectors", None, persistent=False)
         self.register_buffer("pca_means", None, persistent=False)
 
+    def embed(self, patches: Tensor) -> Tensor:
+        """Embed patches, (P, 96, 64) -> (P, 128)."""
+        return self.embeddings(self.features(patches[:, None]).permute(0, 2, 3, 1).flatten(1))  # channels last
+
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         patches = audioset_log_mel(waves, 0.01).unfold(1, PATCH, PATCH).transpose(2, 3)  # (S, L, 96, 64)
-        parts = patches.flatten(0, 1)[:, None].split(PATCHES_AT_ONCE)
-        maps = torch.cat([self.features(part).permute(0, 2, 3, 1).flatten(1) for part in parts])  # channels last
-        frames = self.embeddings(maps)
+        frames = in_parts(self.embed, patches)
         if self.pca_vectors is not None:
             frames = (((frames - self.pca_means) @ self.pca_vectors.T).clamp(-2, 2) + 2).mul(255 / 4).round()
-        frames = frames.unflatten(0, patches.shape[:2])
         return frames, ((lengths - 15_600).clamp(min=0) // (PATCH * 160) + 1).clamp(1, frames.shape[1])

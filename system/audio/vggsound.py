@@ -54,7 +54,6 @@ class VggSound(AudioNetwork):
 
 class VggSoundLayers(Layers):
     convolutional = True
-    window: Tensor
 
     def __init__(self, pooling: TimePooling | None) -> None:
         super().__init__()
@@ -62,7 +61,7 @@ class VggSoundLayers(Layers):
         self.audnet.conv1 = nn.Conv2d(1, 64, 7, 2, 3, bias=False)
         self.audnet.fc = nn.Identity()
         window = torch.from_numpy(tukey(WINDOW, 0.25, sym=False))  # a cosine on an eighth at each end
-        self.register_buffer("window", window, persistent=False)
+        self.window = nn.Buffer(window, persistent=False)
 
     @torch.no_grad()
     def spectrogram(self, waves: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from data_tools.words import words_of
 from system.devices import suited_to
@@ -79,11 +79,10 @@ class TextEncoder(nn.Module, ABC):
     caches_texts = True  # false for private queries, which must not be stored
     logit_numbers: tuple[float, float] | None = None  # published scale and offset for dot products
     vocabulary: list[str] | None = None  # words that the encoder was built for, in order
-    _marker: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("_marker", torch.empty(0), persistent=False)  # has the encoder's device
+        self._marker = nn.Buffer(torch.empty(0), persistent=False)  # has the encoder's device
 
     @property
     def device(self) -> torch.device:

@@ -64,11 +64,12 @@ class TextEmbeddings(TextSettings):
     def needs(self) -> list[Need]:
         cure = f"write this file with the program that computes your embeddings; {HINT}"
         list_cure = "fetch the organisers' list, such as by lbar data get castella"
-        found = []
-        for key in sorted(self.file_settings):
-            how = list_cure if key.endswith("queries") else cure
-            found += [Need(f"{key}.{i}", name, cure=how) for i, name in enumerate(getattr(self, key))]
-        return [need for need in found if not need.path.is_dir()]
+        return [
+            Need(f"{key}.{number}", name, cure=list_cure if key.endswith("queries") else cure)
+            for key in sorted(self.file_settings)
+            for number, name in enumerate(getattr(self, key))
+            if not Path(name).is_dir()
+        ]
 
     def texts_fault(self, texts: Sequence[str]) -> str | None:
         if not all(Path(path).exists() for path in self.files):

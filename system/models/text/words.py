@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.errors import KitError
 from data_tools.files import checksum, replacing
@@ -77,17 +78,13 @@ class WordVectorsEncoder(TextEncoder):
         return self.embed_batch(texts)
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
-        words = [words_of(text) or [""] for text in texts]
-        lengths = torch.tensor([len(caption) for caption in words])
-        values = np.zeros((len(texts), int(lengths.max()), self.settings.dim), np.float32)
-        for row, caption in zip(values, words, strict=True):
-            found = [self.find(word) for word in caption]
-            row[: len(caption)] = [self.unknown if vector is None else vector for vector in found]
-        series = on_device(torch.from_numpy(values), self.device)
+        found = [[self.find(word) for word in words_of(text) or [""]] for text in texts]
+        rows = [np.stack([self.unknown if one is None else one for one in caption]) for caption in found]
+        series = on_device(pad_sequence([*map(torch.from_numpy, rows)], batch_first=True), self.device)
         if self.settings.embedding == "mean":
             return Embedded(F.normalize(series.sum(1), dim=-1))
-        lengths = torch.full_like(lengths, values.shape[1]) if self.training else lengths
-        return Embedded(F.normalize(series, dim=-1), on_device(lengths, self.device))
+        lengths = [series.shape[1] if self.training else len(row) for row in rows]
+        return Embedded(F.normalize(series, dim=-1), on_device(torch.tensor(lengths), self.device))
 
     def find(self, word: str) -> np.ndarray | None:
         """Return the vector (D,) of a known word, or the mean of its parts."""
