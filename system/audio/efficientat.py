@@ -9,20 +9,12 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
-from torchvision.models.mobilenetv3 import InvertedResidual, InvertedResidualConfig, MobileNetV3
+from torchvision.models.mobilenetv3 import InvertedResidual, mobilenet_v3_large
 from torchvision.ops import SqueezeExcitation
 
 from system.audio.mel import KaldiLogMel, Stripes
 from system.audio.network import AudioNetwork, Layers, frames_within
 
-# Channels in, kernel, channels between, channels out, whether gated, ReLU or hard swish, stride.
-ROWS = (
-    (16, 3, 16, 16, False, "RE", 1), (16, 3, 64, 24, False, "RE", 2), (24, 3, 72, 24, False, "RE", 1),
-    (24, 5, 72, 40, True, "RE", 2), (40, 5, 120, 40, True, "RE", 1), (40, 5, 120, 40, True, "RE", 1),
-    (40, 3, 240, 80, False, "HS", 2), (80, 3, 200, 80, False, "HS", 1), (80, 3, 184, 80, False, "HS", 1),
-    (80, 3, 184, 80, False, "HS", 1), (80, 3, 480, 112, True, "HS", 1), (112, 3, 672, 112, True, "HS", 1),
-    (112, 5, 672, 160, True, "HS", 2), (160, 5, 960, 160, True, "HS", 1), (160, 5, 960, 160, True, "HS", 1),
-)  # fmt: skip
 WIDTHS = {"mn04": 0.4, "mn10": 1.0, "mn20": 2.0, "mn40": 4.0}
 GATE = "conc_se_layers.0."  # in the names of published tensors
 _RELEASES = "https://github.com/fschmid56/EfficientAT/releases/download/v0.0.1"
@@ -60,12 +52,12 @@ class EfficientATLayers(Layers):
     def __init__(self, settings: EfficientAT) -> None:
         super().__init__()
         self.mel = KaldiLogMel(settings.edge_jitter, settings.stripes)
-        rows = [InvertedResidualConfig(*row, 1, WIDTHS[settings.network]) for row in ROWS]
         gates = partial(SqueezeExcitation, scale_activation=nn.Sigmoid)
         norm = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01 if settings.weights else 0.1)
-        network = MobileNetV3(rows, 8, block=partial(InvertedResidual, se_layer=gates), norm_layer=norm)
+        block = partial(InvertedResidual, se_layer=gates)
+        network = mobilenet_v3_large(width_mult=WIDTHS[settings.network], block=block, norm_layer=norm)
         self.features = network.features
-        self.features[0][0] = nn.Conv2d(1, rows[0].input_channels, 3, 2, 1, bias=False)
+        self.features[0][0] = nn.Conv2d(1, self.features[0][0].out_channels, 3, 2, 1, bias=False)
         nn.init.kaiming_normal_(self.features[0][0].weight, mode="fan_out")
 
     def load(self, tensors: dict[str, Tensor]) -> None:
