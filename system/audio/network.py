@@ -59,13 +59,12 @@ class Layers(nn.Module, ABC):
         """Take the published tensors.
 
         Those of other parts, such as classifiers, are ignored.
+
+        Raises:
+            RuntimeError: A tensor is missing, or has another shape.
         """
-        try:
-            missing, _ = self.load_state_dict(tensors, strict=False)
-        except RuntimeError as error:
-            raise KitError(f"the file has tensors of another shape: {str(error).splitlines()[1].strip()}") from error
-        if missing := [key for key in missing if not key.endswith("num_batches_tracked")]:
-            raise KitError(f"the file has no tensor {missing[0]} ({len(missing)} are missing)")
+        if missing := self.load_state_dict(tensors, strict=False).missing_keys:
+            raise RuntimeError(f"it has no tensor {missing[0]} ({len(missing)} are missing)")
 
 
 class AudioNetwork(ExpertSettings):
@@ -121,8 +120,9 @@ class AudioNetwork(ExpertSettings):
             tensors = load_checkpoint(Path(self.weights))
             try:
                 layers.load(tensors)
-            except KitError as error:
-                raise KitError(f"{self.weights}: {error}; fetch the published file again") from error
+            except RuntimeError as error:  # a tensor is missing, or has another shape
+                fault = str(error).splitlines()[-1].strip()
+                raise KitError(f"{self.weights}: {fault}; fetch the published file again") from error
 
     @property
     def frames_per_second(self) -> float:

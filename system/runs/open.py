@@ -251,7 +251,7 @@ def _require_same_files(
                 "scores may change slightly", folder, before, name, found,
             )  # fmt: skip
     if text is not None and model.text.identity() != text:
-        options = " ".join(f"--set model.text.{name}=FILE" for name in sorted(recipe.model.text.file_settings))
+        options = " ".join(f"--set model.text.{need.setting}=FILE" for need in recipe.model.text.needs())
         raise KitError(f"{folder} was trained with another file of model.text; name it with {options}")
 
 

@@ -39,8 +39,6 @@ class TextSettings(EncoderKind):
     """
 
     modules: ClassVar = KINDS
-    # Settings that contain paths on this machine. A trained model may be opened with other paths.
-    file_settings = frozenset[str]()
     reads_vocabulary = False  # whether it is built for the words of the training captions
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace

@@ -41,8 +41,6 @@ class TextEmbeddings(TextSettings):
     head: Literal["none", "linear"] = "none"  # linear: a trained layer to `dim`
     model: Text  # that computed them, as declared in a package
 
-    file_settings = frozenset({"files", "queries", "blind_files", "blind_queries"})
-
     @property
     def is_trained(self) -> bool:
         return self.head == "linear"
@@ -66,7 +64,7 @@ class TextEmbeddings(TextSettings):
         list_cure = "fetch the organisers' list, such as by lbar data get castella"
         return [
             Need(f"{key}.{number}", name, cure=list_cure if key.endswith("queries") else cure)
-            for key in sorted(self.file_settings)
+            for key in ("blind_files", "blind_queries", "files", "queries")
             for number, name in enumerate(getattr(self, key))
             if not Path(name).is_dir()
         ]

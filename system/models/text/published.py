@@ -46,8 +46,6 @@ class PublishedText(TextSettings):
     dim: Size  # D, of an embedding
     head: Literal["linear", "none"] = "linear"  # none: the model's vectors, which must have `dim` values
 
-    file_settings = frozenset({"model"})
-
     @property
     def is_trained(self) -> bool:
         return self.trainable or self.head == "linear"

@@ -44,8 +44,6 @@ class WordVectors(TextSettings):
     dim: Size  # D of the file, checked when it is read
     embedding: Literal["words", "mean"]  # one vector per word, or their mean
 
-    file_settings = frozenset({"vectors"})
-
     @property
     def depends_on_batch(self) -> bool:
         return self.embeds_series
