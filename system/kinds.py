@@ -48,8 +48,8 @@ class OfKind(Strict):
         kind = str(value["kind"])
         if kind in cls.modules:
             import_module(cls.modules[kind])
-        if kind not in cls.known_kinds():
-            expected = ", ".join(f"'{one}'" for one in cls.all_kinds())
-            facts = {"discriminator": "'kind'", "tag": kind, "expected_tags": expected}
-            raise PydanticKnownError("union_tag_invalid", facts)
-        return cls.known_kinds()[kind].model_validate(value)
+        if found := cls.known_kinds().get(kind):
+            return found.model_validate(value)
+        expected = ", ".join(f"'{one}'" for one in cls.all_kinds())
+        facts = {"discriminator": "'kind'", "tag": kind, "expected_tags": expected}
+        raise PydanticKnownError("union_tag_invalid", facts)

@@ -57,8 +57,8 @@ class AtstFrameLayers(Layers):
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take the tensors; a teacher's, if there is a student."""
-        found = sorted(key for key in tensors if key.endswith(LAST))
-        prefix = next((key for key in found if "teacher" in key), (found or [LAST])[0])[: -len(LAST)]
+        found = [key for key in tensors if key.endswith(LAST)]
+        prefix = max(found, key=lambda key: "teacher" in key, default=LAST).removesuffix(LAST)
         super().load({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
 
     @torch.no_grad()

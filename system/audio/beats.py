@@ -23,7 +23,7 @@ DIM, HEADS, BLOCKS = 768, 12, 12
 PATCH, BANDS = 16, 8  # columns and bands of a patch; patches above each other
 BUCKETS, FARTHEST = 320, 800  # of distances; all greater ones share a bucket
 ALPHA, GAIN = 24**0.25, 96**-0.25  # DeepNorm: of each sum's input, and of new weights
-TABLE = "self_attn.relative_attention_bias.weight"  # the same tensor in all layers of the file
+TABLE = "relative_attention_bias.weight"  # the same tensor in all layers of the file
 # Copies: the addresses in github.com/microsoft/unilm are reported dead since 2024.
 COPIES = "https://huggingface.co/lpepino/beats_ckpts/resolve/main"
 
@@ -66,7 +66,7 @@ class BeatsLayers(Layers):
 
         Every layer of the file lists the same table.
         """
-        table = {f"encoder.{TABLE.split('.', 1)[1]}": value for key, value in tensors.items() if key.endswith(TABLE)}
+        table = {f"encoder.{TABLE}": value for key, value in tensors.items() if key.endswith(TABLE)}
         super().load(tensors | table)
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

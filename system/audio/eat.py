@@ -90,6 +90,5 @@ def position_table(dim: int) -> Tensor:
     Row 8 t + f has sines and cosines of band f, then of time t.
     """
     rates = 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
-    time, band = torch.meshgrid(torch.arange(COLUMNS // PATCH), torch.arange(BANDS), indexing="ij")
-    angles = [one.flatten()[:, None] * rates for one in (band, time)]
-    return torch.cat([f(part) for part in angles for f in (torch.sin, torch.cos)], 1).float()
+    time, band = torch.cartesian_prod(torch.arange(COLUMNS // PATCH), torch.arange(BANDS)).T[..., None]
+    return torch.cat([f(at * rates) for at in (band, time) for f in (torch.sin, torch.cos)], 1).float()

@@ -18,6 +18,7 @@ Scale = Literal["htk", "slaney"]
 # S waves of N samples, T columns, K frequencies
 
 
+@functools.lru_cache(maxsize=8)
 def kaldi_filters(bands: int, fft: int, rate: int, lowest: float, highest: float) -> Tensor:
     """Return triangles (K, bands) that are linear in mel."""
     triangles, _ = get_mel_banks(bands, fft, float(rate), lowest, highest, 100.0, -500.0, 1.0)  # no warping
@@ -61,16 +62,6 @@ class MelSpectrogram(nn.Module):
         return power(spectrum).transpose(1, 2) @ self.basis
 
 
-@functools.cache
-def _filters(device: torch.device, bands: int, lowest: float, highest: float) -> Tensor:
-    """Return filters for an FFT of 512 samples.
-
-    Returns:
-        (257, bands) float64, at 16 kHz.
-    """
-    return on_device(kaldi_filters(bands, 512, 16_000, lowest, highest).double(), device)
-
-
 def audioset_log_mel(waves: Tensor, offset: float) -> Tensor:
     """Compute the input of VGGish and YAMNet.
 
@@ -81,7 +72,8 @@ def audioset_log_mel(waves: Tensor, offset: float) -> Tensor:
         (S, T, 64), T = 1 + (N - 400) // 160.
     """
     columns = waves.double().unfold(1, 400, 160) * torch.hann_window(400, dtype=torch.float64, device=waves.device)
-    return (torch.fft.rfft(columns, 512).abs() @ _filters(waves.device, 64, 125.0, 7500.0) + offset).log().float()
+    basis = on_device(kaldi_filters(64, 512, 16_000, 125.0, 7500.0), waves.device).double()
+    return (torch.fft.rfft(columns, 512).abs() @ basis + offset).log().float()
 
 
 @torch.no_grad()
@@ -102,7 +94,8 @@ def kaldi_log_mel(waves: Tensor, exponent: float) -> Tensor:
     before = torch.cat([columns[..., :1], columns[..., :-1]], -1)
     window = torch.hann_window(400, periodic=False, dtype=torch.float64, device=waves.device) ** exponent
     found = power(torch.fft.rfft((columns - 0.97 * before) * window, 512))
-    return (found @ _filters(waves.device, 128, 20.0, 8000.0)).clamp_min(2.0**-23).log().float()
+    basis = on_device(kaldi_filters(128, 512, 16_000, 20.0, 8000.0), waves.device).double()
+    return (found @ basis).clamp_min(2.0**-23).log().float()
 
 
 class Stripes(Strict):
@@ -143,17 +136,16 @@ class KaldiLogMel(nn.Module):
         super().__init__()
         self.jitter, self.stripes = jitter, stripes
         self.window = nn.Buffer(torch.hann_window(800, periodic=False), persistent=False)
-        self.basis = nn.Buffer(kaldi_filters(128, 1024, 32_000, 0, 15_000), persistent=False)
 
     @torch.no_grad()
     def forward(self, waves: Tensor) -> Tensor:
         with torch.autocast(waves.device.type, enabled=False):
             waves = waves[:, 1:] - 0.97 * waves[:, :-1]
             spectrum = torch.stft(waves, 1024, 320, 800, self.window, return_complex=True)
-            basis: Tensor = self.basis
+            lowest, highest = 0, 15_000
             if self.training and self.jitter:
-                lowest, below = int(torch.randint(10, ())), int(torch.randint(2000, ()))
-                basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, 16_000 - below), waves.device)
+                lowest, highest = int(torch.randint(10, ())), 16_000 - int(torch.randint(2000, ()))
+            basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, highest), waves.device)
             columns = ((basis.T @ power(spectrum) + 1e-5).log() + 4.5)[:, None] / 5
             if self.training and self.stripes:
                 columns = self.stripes.mask(columns, 0.9)  # a logarithm of 0, which is loud

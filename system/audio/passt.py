@@ -58,12 +58,12 @@ class Passt(AudioNetwork):
 
     @model_validator(mode="after")
     def _require_remaining_patches(self) -> Self:
-        if self.patchout_time >= self._columns or self.patchout_bands >= self._rows:
-            raise ValueError(f"patchout leaves nothing of {self._columns} columns and {self._rows} rows")
+        if self.patchout_time >= self._columns or self.patchout_bands >= self.rows:
+            raise ValueError(f"patchout leaves nothing of {self._columns} columns and {self.rows} rows")
         return self
 
     @property
-    def _rows(self) -> int:
+    def rows(self) -> int:
         return (128 - PATCH) // VARIANTS[self.network].stride + 1
 
     @property
@@ -92,7 +92,7 @@ class PasstLayers(Layers):
         self.settings, variant = settings, VARIANTS[settings.network]
         self.mel = KaldiLogMel(settings.edge_jitter, settings.stripes)
         self.cls_token, self.dist_token, self.new_pos_embed = table(1, 768), table(1, 768), table(2, 768)
-        self.freq_new_pos_embed = table(768, (128 - PATCH) // variant.stride + 1, 1)
+        self.freq_new_pos_embed = table(768, settings.rows, 1)
         self.time_new_pos_embed = table(768, 1, variant.positions)
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(1, 768, PATCH, variant.stride)})
         self.blocks = nn.Sequential(*(Block() for _ in range(variant.blocks)))
@@ -118,6 +118,5 @@ class PasstLayers(Layers):
         return self.tokens(waves)[:, :2].mean(1)
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        rows = self.freq_new_pos_embed.shape[2]
-        frames = self.tokens(waves)[:, 2:].unflatten(1, (rows, -1)).mean(1)
+        frames = self.tokens(waves)[:, 2:].unflatten(1, (self.settings.rows, -1)).mean(1)
         return frames, frames_within(lengths, waves.shape[1], frames.shape[1])

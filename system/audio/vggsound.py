@@ -75,9 +75,8 @@ class VggSoundLayers(Layers):
         density = power(spectrum) / (16_000 * self.window.square().sum())
         density[..., 1:-1] *= 2  # of negative frequencies
         levels = (density + 1e-7).log()
-        levels = levels - levels.mean((1, 2), keepdim=True)
-        deviation = levels.square().mean((1, 2), keepdim=True).sqrt() + 1e-9
-        return (levels / deviation).float().transpose(1, 2)
+        deviation, mean = torch.std_mean(levels, (1, 2), correction=0, keepdim=True)
+        return ((levels - mean) / (deviation + 1e-9)).float().transpose(1, 2)
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         net = self.audnet
