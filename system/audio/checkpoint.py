@@ -70,8 +70,7 @@ def _numpy_names() -> list[Any]:
         for name in ("_reconstruct", "scalar")
         for core in ("core", "_core")
     ]
-    kinds = [type(np.dtype(kind)) for kind in ("?", "i1", "u1", "i2", "i4", "i8", "f2", "f4", "f8")]
-    return [*makers, np.ndarray, np.dtype, *kinds, argparse.Namespace]
+    return [*makers, np.ndarray, np.dtype, *np.dtype.__subclasses__(), argparse.Namespace]
 
 
 def weights_sha256(module: nn.Module) -> str:

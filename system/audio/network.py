@@ -34,7 +34,6 @@ class Layers(nn.Module, ABC):
     """The layers of a network, named as in its file."""
 
     pads_by_itself = False  # to the longest segment of a call, which changes others in evaluation
-    convolutional = False  # whether `fast` may fold and rearrange it
 
     @abstractmethod
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,8 +145,7 @@ class AudioNetwork(ExpertSettings):
         layers = self.layers().eval()
         self.load_into(layers)
         layers = layers.requires_grad_(False).to(device)
-        if layers.convolutional:
-            fast(layers)
+        fast(layers)
 
         @exact_arithmetic()
         def compute(waves: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -48,8 +48,6 @@ class OpenL3(AudioNetwork):
 
 
 class OpenL3Layers(Layers):
-    convolutional = True
-
     def __init__(self) -> None:
         super().__init__()
         self.window = nn.Buffer(torch.hann_window(2048, dtype=torch.float64), persistent=False)

@@ -94,8 +94,6 @@ class ResidualBlock(ConvBlock):
 class _Panns(Layers):
     """What both networks share: the log-mel and the pooling."""
 
-    convolutional = True
-
     def __init__(self, settings: Panns) -> None:
         super().__init__()
         self.settings, rate = settings, settings.rate

@@ -53,7 +53,6 @@ class Vggish(AudioNetwork):
 
 
 class VggishLayers(Layers):
-    convolutional = True
     pca_vectors: Tensor | None
     pca_means: Tensor
 

@@ -53,8 +53,6 @@ class VggSound(AudioNetwork):
 
 
 class VggSoundLayers(Layers):
-    convolutional = True
-
     def __init__(self, pooling: TimePooling | None) -> None:
         super().__init__()
         self.pooling, self.audnet = pooling, resnet18()

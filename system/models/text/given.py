@@ -51,10 +51,10 @@ class TextEmbeddings(TextSettings):
         Those of `files` count before those of a blind list.
         """
         found = self._read(self.files, self.queries)
-        if not self.blind_files:
-            return found
-        blind = self._read(self.blind_files, self.blind_queries).require_dim(found.dim, self.blind_files)
-        return Vectors(blind | found)
+        if self.blind_files:
+            blind = self._read(self.blind_files, self.blind_queries).require_dim(found.dim, self.blind_files)
+            found = Vectors(blind | found)
+        return found
 
     def _read(self, files: list[str], queries: list[str]) -> Vectors:
         return read_queries(Path(files[0]), queries, self.array) if queries else read_vectors(files, "caption")

@@ -135,21 +135,28 @@ class PublishedEncoder(TextEncoder):
         self.settings, network = settings, settings.load()
         size = int(network.get_embedding_dimension())
         self.head = head(size, settings, settings.dim, f"text model {settings.model!r}")
-        self.trained = network if settings.trainable else None
         # A frozen model is no submodule, so that checkpoints do not hold it and it never enters training mode.
-        self._network = [network if settings.trainable else network.eval().requires_grad_(False)]
-        self.logit_numbers = getattr(network, "logit_numbers", None)
+        self._network = [network]
         self._identity = model_fingerprint(network, fetch(settings.model))
         self._prompt = str(network.prompts.get(network.default_prompt_name) or "") or None
-        if not settings.trainable:
+        if settings.trainable:
+            self.trained = network
+        else:
+            network.eval().requires_grad_(False)
             facts = settings.model_dump(include={"kind", "pooling", "max_tokens"}) | {"weights": self._identity}
             name = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
             self.bank = Bank(banks / f"text-{name}", size, "float32", facts)
+        self.logit_numbers = getattr(network, "logit_numbers", None)
 
     @property
     def network(self) -> Any:
         """The published model."""
         return self._network[0]
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether vectors are read from the bank."""
+        return self.caches_texts and not self.settings.trainable
 
     def vectors(self, texts: Sequence[str]) -> Tensor:
         """Compute the model's vectors (N, V) of cleaned texts."""
@@ -161,19 +168,17 @@ class PublishedEncoder(TextEncoder):
 
     def embed_batch(self, texts: Sequence[str]) -> Embedded:
         texts = [self.settings.clean(text) for text in texts]
-        if self.trained is not None or not self.caches_texts:
+        if not self.is_stored:
             return Embedded(self.head(self.vectors(texts)))
         self._store(texts)
         stored = np.concatenate([self.bank.read(text_key(text)) for text in texts])
         return Embedded(self.head(on_device(torch.from_numpy(stored), self.device)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        if self.trained is None and self.caches_texts:
-            return super().lengths(texts)
-        return [len(text) for text in texts]
+        return super().lengths(texts) if self.is_stored else [len(text) for text in texts]
 
     def prepare(self, texts: Sequence[str]) -> None:
-        if self.trained is None:
+        if not self.settings.trainable:
             self._store([self.settings.clean(text) for text in texts])
 
     @torch.no_grad()
