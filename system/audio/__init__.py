@@ -118,7 +118,10 @@ class Need(NamedTuple):
 class Needing(OfKind):
     """Settings that may name published files."""
 
-    licence = ""  # of the published weights, as their authors state it; "": not recorded here
+    @property
+    def licence(self) -> str:
+        """Licence of the published weights, as their authors state it; "": not recorded here."""
+        return ""
 
     def needs(self) -> list[Need]:
         """List the published files and models that the settings name."""

@@ -83,7 +83,7 @@ class HubNetwork(AudioNetwork):
     types: ClassVar[tuple[str, ...]]  # model_type in its config.json
     extractor: ClassVar[Any]
     model: ClassVar[Any]
-    vector: ClassVar[str]  # name of the vectors (S, D) in the model's output
+    vector = "pooler_output"  # name of the vectors (S, D) in the model's output
 
     @property
     def config(self) -> dict[str, Any]:
@@ -136,7 +136,6 @@ class Ast(HubNetwork):
     types: ClassVar = ("audio-spectrogram-transformer",)
     extractor: ClassVar = transformers.ASTFeatureExtractor
     model: ClassVar = transformers.ASTModel
-    vector: ClassVar = "pooler_output"
 
     @property
     def dim(self) -> int:
@@ -164,7 +163,7 @@ class ClapAudio(HubNetwork):
     types: ClassVar = ("clap", "clap_audio_model")
     extractor: ClassVar = transformers.ClapFeatureExtractor
     model: ClassVar = transformers.ClapAudioModelWithProjection
-    vector: ClassVar = "audio_embeds"
+    vector = "audio_embeds"
 
     @property
     def dim(self) -> int:
@@ -191,7 +190,6 @@ class PeAudio(HubNetwork):
     types: ClassVar = ("pe_audio", "pe_audio_video")
     extractor: ClassVar = transformers.PeAudioFeatureExtractor
     model: ClassVar = PeSounds
-    vector: ClassVar = "pooler_output"
 
     @property
     def dim(self) -> int:

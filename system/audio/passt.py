@@ -118,5 +118,6 @@ class PasstLayers(Layers):
         return self.tokens(waves)[:, :2].mean(1)
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        frames = self.tokens(waves)[:, 2:].unflatten(1, (self.settings.rows, -1)).mean(1)
+        rows = self.settings.rows - (self.settings.patchout_bands if self.training else 0)
+        frames = self.tokens(waves)[:, 2:].unflatten(1, (rows, -1)).mean(1)
         return frames, frames_within(lengths, waves.shape[1], frames.shape[1])

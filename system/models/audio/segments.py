@@ -80,6 +80,10 @@ class Segments(AudioSettings):
         return self.network.weights is not None and super().is_published
 
     @property
+    def licence(self) -> str:
+        return self.network.licence
+
+    @property
     def trained_on_captions(self) -> bool:
         return self.network.weights is not None and self.network.trained_on_captions
 
