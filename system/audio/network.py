@@ -190,10 +190,10 @@ def outputs_of(layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], w
         x = F.pad(x, (0, max(0, least - x.shape[1])))
         lengths = on_device(torch.tensor([len(segments[row]) for row in rows]), x.device)
         if network.output == "clip":
-            frames, counts = layers(x, lengths)[:, None], torch.ones_like(lengths)
+            found |= zip(rows, layers(x, lengths)[:, None], strict=True)
         else:
             frames, counts = layers.frames(x, lengths)
-        found |= {row: one[:count] for row, one, count in zip(rows, frames, counts.tolist(), strict=True)}
+            found |= {row: one[:count] for row, one, count in zip(rows, frames, counts.tolist(), strict=True)}
     ordered = (found[row] for row in range(len(segments)))
     return [list(itertools.islice(ordered, len(parts))) for parts in cut]
 
