@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.timing import best_seconds
 
-from system.losses import Loss
+from system.losses import Term
 from system.losses.terms import BatchScores, Matching, Negatives, NtXent, Ranking, WeightedTriplet
 
 pytestmark = pytest.mark.benchmark
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.benchmark
 SIZE = 512
 
 
-def terms() -> dict[str, Loss]:
+def terms() -> dict[str, Term]:
     ranking = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
     polynomials = {"margin": 0.2, "positive": [0.5, -0.7, 0.2], "negative": [0.03, -0.4, 0.9]}
-    found: dict[str, Loss] = {
+    found: dict[str, Term] = {
         f"ranking, {negatives}": Ranking.model_validate({**ranking, "negatives": negatives})
         for negatives in typing.get_args(Negatives)
     }
@@ -44,7 +44,7 @@ def test_loss_time_is_compared_with_a_matrix_product_and_a_softmax():
     def yardstick() -> None:
         (scores @ other).softmax(1).square().sum().backward()
 
-    def step(term: Loss) -> None:
+    def step(term: Term) -> None:
         batch = BatchScores(scores, torch.arange(SIZE), same, within, lambda: within, lambda: within)
         term.value(batch).backward()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from loss_batches import batch_of, ranking
 
-from system.losses import Loss
+from system.losses import Term
 from system.losses import terms as losses
 from system.losses.terms import HardNegativeNce, Matching, Negatives, NtXent, Ranking, Sigmoid, WeightedTriplet
 from system.models.batch import Embedded
@@ -213,7 +213,7 @@ def test_losses_match_loops_over_their_definitions(size):
     batch = batch_of(**facts, learned=learned(5.0, -2.0))
     assert batch.scores.numpy() == pytest.approx(scores)
 
-    def value(term: Loss, **changes: Any) -> float:
+    def value(term: Term, **changes: Any) -> float:
         found: float = term.model_copy(update=changes).value(batch).item()
         return found
 
@@ -255,7 +255,7 @@ def test_all_ranking_loss_reductions_are_equal_for_one_negative(negatives):
     assert len(found) == 1
 
 
-def every_term() -> list[Loss]:
+def every_term() -> list[Term]:
     rankings = [ranking(negatives, reduce) for negatives in ANY_NEGATIVES for reduce in REDUCTIONS]
     return [
         *rankings,
