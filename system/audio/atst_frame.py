@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torchaudio.functional import resample
+from torchaudio.functional import melscale_fbanks, resample
 
 from system.audio.blocks import Block, table
-from system.audio.mel import MelSpectrogram
+from system.audio.mel import power
 from system.audio.network import AudioNetwork, Layers, frames_within
 
 LAST = "norm_frame.weight"
@@ -49,7 +49,8 @@ class AtstFrameLayers(Layers):
     def __init__(self, floor_of_batch: bool) -> None:
         super().__init__()
         self.floor_of_batch = floor_of_batch
-        self.mel = MelSpectrogram(16_000, 1024, 160, 1024, 64, 60.0, 7800.0, "htk")
+        self.window = nn.Buffer(torch.hann_window(1024), persistent=False)
+        self.basis = nn.Buffer(melscale_fbanks(513, 60.0, 7800.0, 64, 16_000).T, persistent=False)
         self.patch_embed = nn.ModuleDict({"patch_embed": nn.Linear(256, 768)})
         self.pos_embed = table(251, 768)
         self.blocks = nn.Sequential(*(Block(qkv_bias=False) for _ in range(12)))
@@ -69,8 +70,8 @@ class AtstFrameLayers(Layers):
             (S, 64, T), about -1 to 1.
         """
         with torch.autocast(waves.device.type, enabled=False):
-            power = self.mel(resample(waves, 32_000, 16_000)).float().transpose(1, 2)
-            decibels = 10 * power.clamp_min(1e-10).log10()
+            spectrum = torch.stft(resample(waves, 32_000, 16_000), 1024, 160, 1024, self.window, return_complex=True)
+            decibels = 10 * (self.basis @ power(spectrum)).clamp_min(1e-10).log10()
             whole = self.training and self.floor_of_batch
             largest = decibels.amax() if whole else decibels.amax((1, 2), keepdim=True)
             return (torch.maximum(decibels, largest - 80).clamp(-50, 80) + 79.6482) / 130.3324 * 2 - 1

@@ -1,6 +1,7 @@
 """Spectrograms that several networks share."""
 
 import functools
+import math
 from typing import Literal
 
 import torch
@@ -60,6 +61,29 @@ class MelSpectrogram(nn.Module):
         size = len(self.window)
         spectrum = torch.stft(waves.double(), self.fft, self.hop, size, self.window, return_complex=True)
         return power(spectrum).transpose(1, 2) @ self.basis
+
+
+class PublishedDft(nn.Module):
+    """Power spectra by DFT kernels, as published checkpoints have them.
+
+    Columns (..., size) give (..., K). They are an FFT in float64, and the rounding errors of the kernels in float32,
+    which dominate in the empty bands of a recording.
+    """
+
+    def __init__(self, size: int, round_window: bool = False) -> None:
+        super().__init__()
+        window = torch.hann_window(size, dtype=torch.float64)
+        self.window = nn.Buffer(window.float().double(), persistent=False)
+        phase = 2 * math.pi / size * torch.outer(torch.arange(size).double(), torch.arange(size // 2 + 1).double())
+        waves = torch.stack([phase.cos(), -phase.sin()], 2)
+        kernels = (waves * (self.window if round_window else window)[:, None, None]).float()
+        errors = (kernels - waves * self.window[:, None, None]).flatten(1).float()
+        self.errors = nn.Buffer(errors, persistent=False)
+
+    def forward(self, columns: Tensor) -> Tensor:
+        exact = torch.view_as_real(torch.fft.rfft(columns.double() * self.window))
+        with torch.autocast(columns.device.type, enabled=False):
+            return (exact + (columns.float() @ self.errors).view(exact.shape)).square().sum(-1)
 
 
 def audioset_log_mel(waves: Tensor, offset: float) -> Tensor:

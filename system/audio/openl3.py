@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from system.audio.mel import power
+from system.audio.mel import PublishedDft
 from system.audio.network import AudioNetwork, Layers, in_parts
 
 RATE = 48_000  # Hz, also the samples of a frame
@@ -50,7 +50,7 @@ class OpenL3(AudioNetwork):
 class OpenL3Layers(Layers):
     def __init__(self) -> None:
         super().__init__()
-        self.window = nn.Buffer(torch.hann_window(2048, dtype=torch.float64), persistent=False)
+        self.dft = PublishedDft(2048, round_window=True)
         self.speclayer = nn.Module()
         self.speclayer.register_buffer("mel_basis", torch.zeros(256, 1025))
         self.batch_normalization_1 = nn.BatchNorm2d(1, eps=1e-3)
@@ -68,9 +68,9 @@ class OpenL3Layers(Layers):
         Returns:
             (P, 256, 199): 10 log10 of the amplitude, of which the maximum is 0.
         """
-        columns = F.pad(windows, (PAD, PAD)).double().unfold(1, 2048, 242) * self.window
+        power = self.dft(F.pad(windows, (PAD, PAD)).unfold(1, 2048, 242))
         basis: Tensor = self.speclayer.mel_basis  # type: ignore[assignment]
-        level = 10 * (power(torch.fft.rfft(columns)) @ basis.double().T).sqrt().clamp_min(1e-10).log10()
+        level = 10 * (power @ basis.double().T).sqrt().clamp_min(1e-10).log10()
         return (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0).float().transpose(1, 2)
 
     def embed(self, windows: Tensor) -> Tensor:

@@ -8,15 +8,18 @@ import itertools
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
+from torchaudio.functional import melscale_fbanks
 
-from system.audio.mel import MelSpectrogram, Stripes
+from system.audio.mel import PublishedDft, Stripes
 from system.audio.network import AudioNetwork, Layers, pooled_over_time
 
 COLUMNS = 32  # of the log-mel in a frame
 CNN14 = (1, 64, 128, 256, 512, 1024, 2048)  # channels of its blocks
+COLUMNS_AT_ONCE = 1000  # of each wave, in float64
 
 
 class Panns(AudioNetwork):
@@ -96,22 +99,27 @@ class _Panns(Layers):
 
     def __init__(self, settings: Panns) -> None:
         super().__init__()
-        self.settings, rate = settings, settings.rate
-        window = rate * 32 // 1000
-        self.mel = MelSpectrogram(rate, window, rate // 100, window, 64, 50.0, min(14_000.0, rate / 2))
+        self.settings, self.hop, rate = settings, settings.rate // 100, settings.rate
+        self.dft = PublishedDft(rate * 32 // 1000)
+        basis = melscale_fbanks(rate * 16 // 1000 + 1, 50.0, min(14_000.0, rate / 2), 64, rate, "slaney", "slaney")
+        self.basis = nn.Buffer(basis.double(), persistent=False)
         self.bn0, self.dropout = nn.BatchNorm1d(64), nn.Dropout(settings.dropout)
 
     @abstractmethod
     def maps(self, x: Tensor) -> Tensor:
         """Compute the last maps of a log-mel (S, 1, T, 64)."""
 
+    @torch.no_grad()
     def log_mel(self, waves: Tensor) -> Tensor:
         """Compute the input of the network.
 
         Returns:
             (S, 64, T) dB, T = 1 + N // hop.
         """
-        return (10 * self.mel(waves).clamp_min(1e-10).log10()).float().transpose(1, 2)
+        size = len(self.dft.window)
+        columns = F.pad(waves, (size // 2, size // 2), mode="reflect").unfold(1, size, self.hop)
+        power = torch.cat([self.dft(part) @ self.basis for part in columns.split(COLUMNS_AT_ONCE, 1)], 1)
+        return (10 * power.clamp_min(1e-10).log10()).float().transpose(1, 2)
 
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         x = self.bn0(self.log_mel(waves))[:, None]
@@ -119,7 +127,7 @@ class _Panns(Layers):
             x = self.settings.stripes.mask(x, 0.0)
         maps = self.maps(x.transpose(2, 3)).float()  # a sum over frames needs more than 16 bits
         frames = (maps.mean(3) + (maps.amax(3) if self.settings.frequency_pooling == "max_mean" else 0)).transpose(1, 2)
-        return frames, ((1 + lengths // self.mel.hop) // COLUMNS).clamp(1, frames.shape[1])
+        return frames, ((1 + lengths // self.hop) // COLUMNS).clamp(1, frames.shape[1])
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         return pooled_over_time(*self.frames(waves, lengths), self.settings.time_pooling)

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.manifest import Clip, Query
-from data_tools.settings import mistakes
 from submission.formats.score_matrix import Labels, ScoreMatrix, matrix_from_blocks
 from submission.metrics.blend import blend
 from system.batches.items import caption_key

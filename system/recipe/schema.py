@@ -8,7 +8,6 @@ end and monitoring; it inherits no settings. `rank` writes score matrices and ra
 
 import difflib
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args

@@ -148,9 +148,7 @@ def test_epoch_schedules_match_the_public_code(golden):
         assert linear == pytest.approx(line, abs=1e-12, rel=0)
 
 
-def test_epoch_schedule_that_ends_with_its_warm_up_is_refused():
-    with pytest.raises(ValueError, match="learning"):
-        stage(1, 1e-3)
+def test_linear_epoch_schedule_without_warm_up_falls_from_the_first_step():
     without = schema.EpochSchedule(
         kind="epochs", shape="linear", start_lr=0.5, floor_lr=0, warmup_epochs=0, until_epoch=2
     )
