@@ -104,6 +104,7 @@ def test_check_accepts_a_missing_manifest_that_the_recipe_makes(desk):  # noqa: 
 
 # --- recipes: settings that do not fit, files that are none -----------------------------------------------------------
 
+EPOCHS = "{kind: epochs, shape: cosine, start_lr: 0, floor_lr: 0, warmup_epochs: 1, until_epoch: 1}"
 CLIPS = [
     ("stages.only.batch_size=1", "batch_size"),
     ("stages.only.batchsize=4", "batch_size"),
@@ -136,6 +137,8 @@ CLIPS = [
     ("stages.only.monitor.data=[validation, validation]", "twice"),
     ("rank.evaluation={kind: teachers, data: evaluation, of: [nobody], edition: 2022, csv: false}", "nobody"),
     ("rank.evaluation.checkpoint=R@5", "R@5"),
+    ("rank.evaluation.stage=", "both"),
+    (f"stages.only.schedule={EPOCHS}", "until_epoch"),
     ("rank.mean={kind: mean, of: [evaluation], edition: 2022, csv: true}", "2"),
     ("rank.mean={kind: mean, of: [evaluation, other], edition: 2022, csv: true}", "other"),
 ]
