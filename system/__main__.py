@@ -334,9 +334,9 @@ def keys(path: Annotated[str, typer.Argument()] = "") -> None:
     Args:
         path: Place of the settings, such as stages.optimizer; default: the whole recipe.
     """
-    from system.recipe.schema import fields_of, settings_at
+    from system.recipe.schema import settings_at, source_of
 
-    print(*map(fields_of, settings_at(path)), sep="\n\n")
+    print(source_of(settings_at(path)))
 
 
 def _with_imports(changes: list[str], imports: list[Path]) -> list[str]:

@@ -8,7 +8,7 @@ end and monitoring; it inherits no settings. `rank` writes score matrices and ra
 
 import difflib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -316,13 +316,14 @@ def settings_at(path: str) -> list[type[Strict]]:
     return found
 
 
-def fields_of(kind: type[Strict]) -> str:
-    """Return the source of a class of settings.
+def source_of(kinds: Sequence[type[Strict]]) -> str:
+    """Return the source of classes of settings.
 
-    Methods are left out; the bases come first.
+    Methods are left out; bases come first, each once.
     """
-    bases = [one for one in reversed(kind.__mro__) if issubclass(one, Strict) and one not in (Strict, OfKind)]
-    return "\n\n".join("\n".join(_without_methods(inspect.getsource(one))).rstrip() for one in bases)
+    found = dict.fromkeys(base for kind in kinds for base in reversed(kind.__mro__) if issubclass(base, Strict))
+    shown = [inspect.getsource(one) for one in found if one not in (Strict, OfKind)]
+    return "\n\n".join("\n".join(_without_methods(source)).rstrip() for source in shown)
 
 
 def _without_methods(source: str) -> Iterator[str]:
