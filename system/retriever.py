@@ -153,7 +153,7 @@ class Retriever:
             return
         for start in range(0, len(sounds), SOUNDS_AT_ONCE):
             with TemporaryDirectory() as folder:
-                block = sounds[start : start + SOUNDS_AT_ONCE]
+                block = [sounds[number] for number in range(start, min(start + SOUNDS_AT_ONCE, len(sounds)))]
                 recipe = self.recipe.model_copy(update={"banks": folder})
                 other = Retriever(replace(self._trained, recipe=recipe), Path(folder))
                 yield other._embed(list_clips(as_files(block, rate, Path(folder))))
@@ -230,17 +230,16 @@ class Retriever:
             strict: Raise KitError if a clip cannot be read.
         """
         settings, clips = self.recipe.model, list({clip.id: clip for clip in clips}.values())
+        where = f"model {self.folder}"
         if self._features or not settings.audio.reads_clips:
             features = self.frames_of(clips)
             broken = features.broken
             known = [clip for clip in clips if clip.id in features.keys or clip.id in broken]
-            readable = require_readable(known, broken, f"model {self.folder}")
+            readable = require_readable(known, broken, where, strict)
             embedded = embed_clips(self.model, readable, features)
         else:
             banks, folder = Path(self.recipe.banks), cache_folder(self._cache)
-            readable, embedded, broken = embed_cached(self.model, settings, clips, banks, folder)
-        if strict:
-            require_readable(clips, broken, f"model {self.folder}", every=True)
+            readable, embedded, broken = embed_cached(self.model, settings, clips, banks, folder, where, strict)
         skipped = {clip.path: broken[clip.id] for clip in clips if clip.id in broken}
         if not self._features:
             used, left_out = counted(len(readable), "clip"), counted(len(skipped), "file")
@@ -253,7 +252,7 @@ class Retriever:
 
     def score_blocks(self, texts: Sequence[str], pool: Pool) -> Iterator[np.ndarray]:
         """Yield the scores (n, C) of blocks of texts."""
-        if self.model.unit_length and pool.embedded.lengths is None:
+        if self.model.unit_length and isinstance(pool.embedded, Embedded):
             with torch.inference_mode():
                 pool.embedded = Units(unit_vectors(pool.embedded))  # once for all queries
         return self.model.score_blocks(embed_texts(self.model, texts), pool.embedded)

@@ -17,7 +17,7 @@ def is_path(sound: Any) -> bool:
 
 
 def sounds_of(audio: Any) -> Sequence[Any]:
-    """Return a list of sounds, also for a single one."""
+    """Return a sequence of sounds, also for a single one."""
     is_array = hasattr(audio, "detach") or (hasattr(audio, "dtype") and audio.dtype.kind not in "UO")
     is_file = hasattr(audio, "read") or hasattr(audio, "get_all_samples")
     if is_array or is_file or is_path(audio) or isinstance(audio, dict):

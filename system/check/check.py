@@ -14,12 +14,12 @@ from torch import nn
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import format_size, free_bytes
-from data_tools.manifest import Clip, caption_queries, of_split, read_manifest
+from data_tools.manifest import Clip, of_split, read_manifest
 from data_tools.moments import Moment
+from submission.editions import get_edition
 from system.audio import common_fault
 from system.batches.augment import Augmentation
 from system.batches.items import make_items, require_known_windows
-from system.experiments.ranking import require_csv
 from system.models.retrieval import trainable_numbers
 from system.recipe import schema
 from system.recipe.data import few_clips, input_paths, moments_of
@@ -286,6 +286,8 @@ def _rankings(recipe: schema.Recipe, data: Data) -> Iterator[Line]:
         text = f"{recipe.ranked(name).pool[0]} ranked by {entry.kind}, edition {entry.edition}{absent}"
         yield Line(FACT, f"rank {name}", text)
     for name, entry in recipe.scored.items():
-        clips = data[recipe.ranked_source(name)].clips
-        if entry.csv and clips and (fault := _error(require_csv, clips, caption_queries(clips), entry)):
-            yield Line(MISTAKE, f"rank {name}", f"{fault}; or set csv: false")
+        clips = len(data[recipe.ranked_source(name)].clips)
+        edition = get_edition(entry.edition).for_pool(clips)
+        if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
+            fault = f"a ranked CSV needs {edition.ranking_length} clips, not {clips}; set csv: false"
+            yield Line(MISTAKE, f"rank {name}", fault)

@@ -1,5 +1,6 @@
 """Measure a training step of each stage (`check --step`)."""
 
+import itertools
 import os
 import resource
 import sys
@@ -74,7 +75,7 @@ def _longest_batch(recipe: schema.Recipe, stage: schema.Stage, clips_of: Clips, 
     limit = drawn if isinstance(drawn, int) else sys.maxsize
     most = sorted((min(len(clip.captions), limit) for clip in clips if clip.captions), reverse=True) or [1]
     counts = np.resize(most, size)
-    captions = np.resize(longest, counts.sum()).tolist()
+    captions = list(itertools.islice(itertools.cycle(longest), int(counts.sum())))
     audio, longest_crop = {}, recipe.model.audio.training_frames or sys.maxsize
     for name, expert in recipe.model.audio.experts.items():
         frames = min(max(1, round(seconds * expert.frames_per_second)), longest_crop)

@@ -118,7 +118,7 @@ class Ragged(NamedTuple):
 
     @property
     def values(self) -> Tensor:
-        """One series after the other, (F, D)."""
+        """Return a copy of all series, one after the other, (F, D)."""
         return torch.cat(self.series)
 
     @property

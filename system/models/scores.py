@@ -357,7 +357,7 @@ def cosines_of_queries(
         Cosines (T,) of each query on the CPU, or (K, T) if a frame has K vectors.
     """
     found: list[Tensor] = []
-    size = max(1, IN_CACHE // int(clips.lengths.max() * clips.values.shape[-1])) if clips.lengths is not None else 1
+    size = max(1, IN_CACHE // int(clips.lengths.max() * captions.values.shape[-1])) if clips.lengths is not None else 1
     for queries in torch.arange(len(clip_of)).split(size):
         rows = [clip_of[query] for query in queries.tolist()]
         cosines, lengths = score.cosines(clips.rows(rows), captions.rows(queries))

@@ -134,8 +134,8 @@ def require_readable(clips: Collection[Clip], broken: Mapping[str, str], where: 
     """
     lost = [clip.id for clip in clips if clip.id in broken]
     if lost and (every or len(lost) == len(clips)):
-        first = f"first {lost[0]}: {broken[lost[0]]}"
-        raise KitError(f"{where}: {counted(len(lost), 'clip', ',')} cannot be read, {first}; repair or remove them")
+        some = f"{len(lost):,} of {counted(len(clips), 'clip', ',')} cannot be read"
+        raise KitError(f"{where}: {some}, first {lost[0]}: {broken[lost[0]]}; repair or remove them")
     return [clip for clip in clips if clip.id not in broken]
 
 
@@ -178,15 +178,17 @@ def file_key(path: str) -> str:
 
 
 def embed_cached(
-    model: RetrievalModel, settings: Model, clips: Sequence[Clip], banks: Path, folder: Path
+    model: RetrievalModel, settings: Model, clips: Sequence[Clip], banks: Path, folder: Path, where: str, strict: bool
 ) -> tuple[list[Clip], Embeddings, dict[str, str]]:
     """Embed clips, and store the embeddings in the cache.
 
-    Each batch is stored, so that a killed process can be resumed with the same batches.
+    They are stored as they are computed, so that a killed process goes on where it was.
 
     Args:
         banks: Folder of the experts' frames.
         folder: Of the cache.
+        where: For messages.
+        strict: Raise KitError if a clip cannot be read, before any is embedded.
 
     Returns:
         The readable clips, their embeddings, and why others are left out, by id.
@@ -197,9 +199,10 @@ def embed_cached(
         whole = {clip.id for clip in lacking}
         features = build_features(lacking, dict(settings.audio.experts), banks, model.device, whole)
         wanted, broken = {keys[clip.id]: clip for clip in lacking if clip.id in features.keys}, features.broken
+        require_readable(clips, broken, where, strict)
         for clip, found in embed_each(model, list(wanted.values()), features):
             bank.store(keys[clip.id], found.view(-1, bank.dim).float().cpu().numpy())
-    readable = require_readable(clips, broken, str(folder))
+    readable = [clip for clip in clips if clip.id not in broken]
     stored = [bank.read(keys[clip.id]) for clip in readable]
     values = torch.from_numpy(np.concatenate(stored)).to(model.device)
     lengths = [len(series) for series in stored]

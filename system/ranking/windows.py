@@ -235,7 +235,7 @@ def _posteriors(score: MomentScore, series: Sequence[QueryFrames], heard: float 
         The query's index and view.
     """
     exact, lengths = _exact(score), [one.size for one in series]
-    require_few_frames(lengths, [f"of {one.seconds:,.0f} s" for one in series])
+    require_few_frames(lengths, [f"of {one.edges[-1]:,.0f} s" for one in series])
     for queries in groups_of_similar_length(lengths, AT_ONCE):
         sizes = torch.tensor([lengths[query] for query in queries])
         scores, enter, leave = exact.weights(_pad([series[query].values.double() for query in queries]))

@@ -110,7 +110,7 @@ def fit_mistakes(recipe: schema.Recipe) -> Misfits:
     """Yield settings that do not fit each other."""
     yield from _under("model", _model_mistakes(recipe.model))
     for name, source in recipe.data.items():
-        if source.make and source.make.split()[:2] != ["lbar", "data"]:
+        if source.make is not None and source.make.split()[:2] != ["lbar", "data"]:
             yield f"data.{name}.make", "the command must begin with: lbar data"
         if source.make and source.make != recipe.making(source).make:
             yield f"data.{name}.make", f"another source makes {source.manifest} with another command; keep one"

@@ -307,12 +307,18 @@ def settings_at(path: str) -> list[type[Strict]]:
         path: Such as stages.optimizer; names of stages and so on may be left out.
     """
     found: list[type[Strict]] = [Recipe]
+    is_named = False  # the part before holds settings by names of the user's choice
     for part in filter(None, path.split(".")):
-        annotations = [one.model_fields[part].annotation for one in found if part in one.model_fields]
+        having = [one for one in found if part in one.model_fields]
+        if having:
+            annotations = [one.model_fields[part].annotation for one in having]
+            found = list(dict.fromkeys(kind for one in annotations for kind in _classes(one))) or having
+            is_named = any(_holds_names(one) for one in annotations)
+            continue
         known = dict.fromkeys(name for one in found for name in one.model_fields)
-        if not annotations and (found == [Recipe] or difflib.get_close_matches(part, known, 1, 0.87)):
+        if not is_named or difflib.get_close_matches(part, known, 1, 0.87):  # no name of the user's choice
             raise KitError(f"{path}: a recipe has no key {part!r} there; there are {', '.join(known)}")
-        found = list(dict.fromkeys(kind for one in annotations for kind in _classes(one))) or found
+        is_named = False
     return found
 
 
@@ -339,3 +345,7 @@ def _classes(annotation: Any) -> Iterator[type[Strict]]:
         yield from annotation.all_kinds().values() if issubclass(annotation, OfKind) else [annotation]
     for one in get_args(annotation):
         yield from _classes(one)
+
+
+def _holds_names(annotation: Any) -> bool:
+    return any(getattr(one, "__origin__", one) in (dict, list) for one in (annotation, *get_args(annotation)))

@@ -176,12 +176,13 @@ def direction_spread(embedded: Embeddings) -> float:
     The result is 0 if all vectors are equal, and about 1 if their directions are random. A vector and itself count as a
     pair. A series is replaced by the mean of its frames, without padding. Vectors of zeros count as equal.
     """
-    vectors = embedded.values
     if isinstance(embedded, Ragged):
-        vectors = torch.segment_reduce(vectors, "sum", lengths=embedded.lengths)
-    elif embedded.lengths is not None:
-        mask = length_mask(embedded.lengths, vectors.shape[1])
-        vectors = torch.einsum("bld,bl->bd", vectors, mask.to(vectors.dtype))  # without a copy of all frames
+        vectors = torch.stack([series.sum(0) for series in embedded.series])
+    elif embedded.lengths is None:
+        vectors = embedded.values
+    else:
+        mask = length_mask(embedded.lengths, embedded.values.shape[1])
+        vectors = torch.einsum("bld,bl->bd", embedded.values, mask.to(embedded.values.dtype))  # no copy of all frames
     units = F.normalize(vectors.cpu().double(), dim=-1)  # not every GPU computes in float64
     if not len(units) or not units.any():
         return 0.0

@@ -53,7 +53,7 @@ def test_custom_edition_with_seven_clips_works_in_all_verbs(tmp_path, capsys):
     content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
     strict = tiny.write_recipe(tmp_path / "strict.yaml", content)
     assert main(["check", str(strict)]) == 1
-    assert "lists 10 clips" in capsys.readouterr().out
+    assert "a ranked CSV needs 10 clips, not 7" in capsys.readouterr().out
     content["rank"]["evaluation"]["edition"] = "custom"
     recipe, run = tiny.write_recipe(tmp_path / "r.yaml", content), tmp_path / "run"
     assert main(["check", str(recipe)]) == 0

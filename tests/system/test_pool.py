@@ -38,7 +38,7 @@ TEXT = "A deep tone sounds."
 
 
 def cached(trained: Trained, clips: list[Clip], folder: Path) -> tuple[list[Clip], Embeddings, dict[str, str]]:
-    return embed_cached(trained.model, trained.recipe.model, clips, Path(trained.recipe.banks), folder)
+    return embed_cached(trained.model, trained.recipe.model, clips, Path(trained.recipe.banks), folder, "", False)
 
 
 def embed(trained: Trained, clips: list[Clip], folder: Path) -> Embeddings:

@@ -151,7 +151,7 @@ UNFIT: dict[str, tuple[Callable[[Clip], Clip], Callable[[Moment], Moment], tuple
     "other lengths": (lambda clip: replace(clip, seconds=300.0), lambda one: one, EVALUATION, "300 s in the manifest"),
     "unknown words": (lambda clip: clip, lambda one: replace(one, text="Zzyzx"), EVALUATION, "model"),
     "no recording": (gone("evaluation_001"), lambda one: one, EVALUATION, "evaluation_001.wav"),
-    "no recording to fit": (gone("/validation/"), lambda one: one, FITTED, "4 clips cannot be read"),
+    "no recording to fit": (gone("/validation/"), lambda one: one, FITTED, "4 of 4 clips"),
 }
 
 
