@@ -20,6 +20,7 @@ from formats import stereo, write_format
 from hub_models import hub_folder
 from outcomes import on_call, run_recipe
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
@@ -186,6 +187,12 @@ def test_ranking_by_a_mean_of_checkpoints_embeds_no_clip_again(tmp_path, world, 
     run = run_recipe(content, tmp_path)
     assert sum(embedded) == 4 * 24
     assert (run / "scores/mean.clips.csv").read_text().splitlines()[0] == "clip,path,seconds"
+
+
+def test_strict_pool_is_refused_before_its_clips_are_embedded(unbroken, folder, tmp_path, embedded):
+    with pytest.raises(KitError, match="2 of"):
+        Retriever(open_trained(unbroken), tmp_path).open(list_clips(folder), strict=True)
+    assert embedded == []
 
 
 def test_unwritable_cache_is_refused(unbroken, folder, tmp_path, capsys):
