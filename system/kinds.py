@@ -16,8 +16,7 @@ class OfKind(Strict):
     Where a base class is the type of a field, any of its subclasses is read, by the key `kind`.
     """
 
-    # The settings of a subclass are written. What has no annotation is no setting, but a fact of the kind.
-    model_config = ConfigDict(polymorphic_serialization=True, ignored_types=(int, float, str, tuple, frozenset))
+    model_config = ConfigDict(polymorphic_serialization=True)  # the settings of the subclass are written
 
     modules: ClassVar[Mapping[str, str]] = {}  # by kind, those that are imported when the kind is named
 
@@ -26,7 +25,9 @@ class OfKind(Strict):
     @classmethod
     def known_kinds(cls) -> dict[str, type[Self]]:
         """Return this class and its subclasses, by their kinds."""
-        found = dict.fromkeys(get_args(cls.model_fields["kind"].annotation), cls)
+        found: dict[str, type[Self]] = {}
+        if "kind" in cls.__annotations__:  # else settings that several kinds share
+            found |= dict.fromkeys(get_args(cls.model_fields["kind"].annotation), cls)
         for one in cls.__subclasses__():
             found |= one.known_kinds()
         return found
@@ -48,8 +49,9 @@ class OfKind(Strict):
         kind = str(value["kind"])
         if kind in cls.modules:
             import_module(cls.modules[kind])
-        if found := cls.known_kinds().get(kind):
-            return found.model_validate(value)
-        expected = ", ".join(f"'{one}'" for one in cls.all_kinds())
+        known = cls.known_kinds()
+        if kind in known or kind in (known := cls.all_kinds()):
+            return known[kind].model_validate(value)
+        expected = ", ".join(f"'{one}'" for one in known)
         facts = {"discriminator": "'kind'", "tag": kind, "expected_tags": expected}
         raise PydanticKnownError("union_tag_invalid", facts)

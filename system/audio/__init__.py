@@ -147,10 +147,10 @@ class ExpertSettings(Needing):
 
     resampling: Resampling = "soxr_hq"  # of files with another sample rate; papers of 2022: kaiser_best_0.2
 
-    version = 1  # raise it if the same settings give other frames, so that new banks are used
-    dtype = "float16"  # of stored frames: float16, float32, or int16
-    computed = True  # whether frames are computed from audio and cover the whole clip
-    reads_clips = True  # whether a clip's file is read
+    version: ClassVar[int] = 1  # raise it if the same settings give other frames, so that new banks are used
+    dtype: ClassVar[str] = "float16"  # of stored frames: float16, float32, or int16
+    computed: ClassVar[bool] = True  # whether frames are computed from audio and cover the whole clip
+    reads_clips: ClassVar[bool] = True  # whether a clip's file is read
 
     @property
     @abstractmethod

@@ -28,10 +28,10 @@ class AtstFrame(AudioNetwork):
     kind: Literal["atst_frame"]
     floor: Literal["segment", "batch"] = "segment"  # largest value in training, under which 80 dB remain
 
-    rate = 32_000
-    dim = 768
-    frame_rate = 25.0
-    seconds = (0.04, 10.0)
+    rate: ClassVar = 32_000
+    dim: ClassVar = 768
+    frame_rate: ClassVar = 25.0
+    seconds: ClassVar = (0.04, 10.0)
     addresses: ClassVar = {
         "atstframe_base.ckpt": "Google Drive, id 1bGJSZWlAIIJ6GL5Id5dW0PTB72DL-QDQ, linked from "
         "github.com/Audio-WestlakeU/audiossl"

@@ -36,10 +36,10 @@ class Beats(AudioNetwork):
 
     kind: Literal["beats"]
 
-    rate = 16_000
-    dim = DIM
-    seconds = (0.175, 120.0)  # memory grows with the square
-    licence = "MIT"
+    rate: ClassVar = 16_000
+    dim: ClassVar = DIM
+    seconds: ClassVar = (0.175, 120.0)  # memory grows with the square
+    licence: ClassVar = "MIT"
     addresses: ClassVar = {
         name: f"{COPIES}/{name}"
         for name in ("BEATs_iter3_plus_AS2M.pt", "BEATs_iter3_plus_AS2M_finetuned_on_AS2M_cpt2.pt")

@@ -33,7 +33,7 @@ def load_checkpoint(path: Path) -> dict[str, torch.Tensor]:
     except FileNotFoundError:
         raise KitError(f"{path} is missing; fetch it with lbar download RECIPE") from None
     except Exception as error:  # a damaged file can raise anything
-        raise KitError(f"{path} is damaged, or no checkpoint of tensors; fetch it again") from error
+        raise KitError(f"{path} is damaged, or no checkpoint of tensors; get it again") from error
     for key in INSIDE:
         content = content[key] if isinstance(content.get(key), dict) else content
     tensors = {key: torch.as_tensor(value) for key, value in content.items() if _is_tensor(value)}
@@ -70,7 +70,8 @@ def _numpy_names() -> list[Any]:
         for name in ("_reconstruct", "scalar")
         for core in ("core", "_core")
     ]
-    return [*makers, np.ndarray, np.dtype, *np.dtype.__subclasses__(), argparse.Namespace]
+    kinds = {type(np.dtype(kind)) for kind in "?bBhilqefd"}  # bool, whole numbers and floats
+    return [*makers, np.ndarray, np.dtype, *kinds, argparse.Namespace]
 
 
 def weights_sha256(module: nn.Module) -> str:

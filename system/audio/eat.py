@@ -30,10 +30,10 @@ class Eat(AudioNetwork):
 
     kind: Literal["eat"]
 
-    rate = 16_000
-    dim = DIM
-    seconds = (0.025, 10.255)
-    licence = "MIT"
+    rate: ClassVar = 16_000
+    dim: ClassVar = DIM
+    seconds: ClassVar = (0.025, 10.255)
+    licence: ClassVar = "MIT"
     addresses: ClassVar = {
         f"{name}.safetensors": f"https://huggingface.co/worstchan/{name}/resolve/main/model.safetensors"
         for name in ("EAT-base_epoch30_pretrain", "EAT-base_epoch30_finetune_AS2M")

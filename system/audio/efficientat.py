@@ -31,10 +31,10 @@ class EfficientAT(AudioNetwork):
     edge_jitter: bool = False  # in training, move the lowest and highest frequency of the log-mel
     stripes: Stripes | None = None  # of the log-mel, masked in training
 
-    rate = 32_000
-    frame_rate = 100 / 32
-    seconds = (0.32, 600.0)
-    mixes_batch = True
+    rate: ClassVar = 32_000
+    frame_rate: ClassVar = 100 / 32
+    seconds: ClassVar = (0.32, 600.0)
+    mixes_batch: ClassVar = True
     addresses: ClassVar = {
         f"{name}.pt": f"{_RELEASES}/{name}.pt"
         for name in ("mn04_as_mAP_432", "mn10_as_mAP_471", "mn20_as_mAP_478", "mn40_as_ext_mAP_487")

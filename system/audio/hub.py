@@ -83,7 +83,7 @@ class HubNetwork(AudioNetwork):
     types: ClassVar[tuple[str, ...]]  # model_type in its config.json
     extractor: ClassVar[Any]
     model: ClassVar[Any]
-    vector = "pooler_output"  # name of the vectors (S, D) in the model's output
+    vector: ClassVar = "pooler_output"  # name of the vectors (S, D) in the model's output
 
     @property
     def config(self) -> dict[str, Any]:
@@ -130,9 +130,9 @@ class Ast(HubNetwork):
 
     kind: Literal["ast"]
 
-    rate = 16_000
-    frame_rate = 10.1 / 1.024
-    seconds = (0.1, 10.24)
+    rate: ClassVar = 16_000
+    frame_rate: ClassVar = 10.1 / 1.024
+    seconds: ClassVar = (0.1, 10.24)
     types: ClassVar = ("audio-spectrogram-transformer",)
     extractor: ClassVar = transformers.ASTFeatureExtractor
     model: ClassVar = transformers.ASTModel
@@ -155,15 +155,15 @@ class ClapAudio(HubNetwork):
 
     kind: Literal["clap"]
 
-    rate = 48_000
-    frame_rate = 3.2
-    seconds = (0.1, 10.0)
-    mixes_batch = True
-    trained_on_captions = True
+    rate: ClassVar = 48_000
+    frame_rate: ClassVar = 3.2
+    seconds: ClassVar = (0.1, 10.0)
+    mixes_batch: ClassVar = True
+    trained_on_captions: ClassVar = True
     types: ClassVar = ("clap", "clap_audio_model")
     extractor: ClassVar = transformers.ClapFeatureExtractor
     model: ClassVar = transformers.ClapAudioModelWithProjection
-    vector = "audio_embeds"
+    vector: ClassVar = "audio_embeds"
 
     @property
     def dim(self) -> int:
@@ -182,11 +182,11 @@ class PeAudio(HubNetwork):
 
     kind: Literal["pe_audio"]
 
-    rate = 48_000
-    frame_rate = 25.0
-    seconds = (0.1, 600.0)
-    mixes_batch = True  # by padding
-    trained_on_captions = True
+    rate: ClassVar = 48_000
+    frame_rate: ClassVar = 25.0
+    seconds: ClassVar = (0.1, 600.0)
+    mixes_batch: ClassVar = True  # by padding
+    trained_on_captions: ClassVar = True
     types: ClassVar = ("pe_audio", "pe_audio_video")
     extractor: ClassVar = transformers.PeAudioFeatureExtractor
     model: ClassVar = PeSounds

@@ -4,7 +4,7 @@ They are the kit's own, and those of the DCASE 2022 baseline.
 """
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -95,8 +95,8 @@ class LogMelSlaney(_LogMel):
     lowest: float = Field(ge=0)  # Hz
     highest: float = Field(gt=0)  # Hz
 
-    dtype = "float32"  # float16 has steps of 0.03 at silence
-    first_centre = 0.0
+    dtype: ClassVar = "float32"  # float16 has steps of 0.03 at silence
+    first_centre: ClassVar = 0.0
 
     @model_validator(mode="after")
     def _require_rising_frequencies(self) -> Self:

@@ -31,10 +31,10 @@ class M2dClap(AudioNetwork):
 
     kind: Literal["m2d_clap"]
 
-    rate = 16_000
-    dim = DIM
-    trained_on_captions = True
-    licence = "NTT evaluation, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
+    rate: ClassVar = 16_000
+    dim: ClassVar = DIM
+    trained_on_captions: ClassVar = True
+    licence: ClassVar = "NTT evaluation, non-commercial"  # LICENSE.pdf of the repository: internal use, revocable
     addresses: ClassVar = {FILE: f"https://github.com/nttcslab/m2d/releases/download/v0.5.0/{FILE}"}
 
     @property

@@ -160,16 +160,17 @@ class KaldiLogMel(nn.Module):
         super().__init__()
         self.jitter, self.stripes = jitter, stripes
         self.window = nn.Buffer(torch.hann_window(800, periodic=False), persistent=False)
+        self.basis = nn.Buffer(kaldi_filters(128, 1024, 32_000, 0, 15_000), persistent=False)
 
     @torch.no_grad()
     def forward(self, waves: Tensor) -> Tensor:
         with torch.autocast(waves.device.type, enabled=False):
             waves = waves[:, 1:] - 0.97 * waves[:, :-1]
             spectrum = torch.stft(waves, 1024, 320, 800, self.window, return_complex=True)
-            lowest, highest = 0, 15_000
+            basis: Tensor = self.basis
             if self.training and self.jitter:
                 lowest, highest = int(torch.randint(10, ())), 16_000 - int(torch.randint(2000, ()))
-            basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, highest), waves.device)
+                basis = on_device(kaldi_filters(128, 1024, 32_000, lowest, highest), waves.device)
             columns = ((basis.T @ power(spectrum) + 1e-5).log() + 4.5)[:, None] / 5
             if self.training and self.stripes:
                 columns = self.stripes.mask(columns, 0.9)  # a logarithm of 0, which is loud

@@ -33,7 +33,7 @@ SECONDS_AT_ONCE = {"cpu": 40, "cuda": 640}  # of segments without gradients
 class Layers(nn.Module, ABC):
     """The layers of a network, named as in its file."""
 
-    pads_by_itself = False  # to the longest segment of a call, which changes others in evaluation
+    pads_by_itself: ClassVar[bool] = False  # to the longest segment of a call, which changes others in evaluation
 
     @abstractmethod
     def frames(self, waves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ class AudioNetwork(ExpertSettings):
     )  # length of a segment, with silence at the end; null: up to the longest input
     output: Literal["clip", "frames"] = "frames"  # one vector per segment, or all of its frames
 
-    trained_on_captions = False  # whether the published weights were
+    trained_on_captions: ClassVar[bool] = False  # whether the published weights were
     addresses: ClassVar[dict[str, str]] = {}  # web address by name of the published file
     sha256: ClassVar[dict[str, str]] = {}  # its first digits, where known, by name of the file
 
@@ -121,7 +121,7 @@ class AudioNetwork(ExpertSettings):
                 layers.load(tensors)
             except RuntimeError as error:  # a tensor is missing, or has another shape
                 fault = str(error).splitlines()[-1].strip()
-                raise KitError(f"{self.weights}: {fault}; fetch the published file again") from error
+                raise KitError(f"{self.weights}: {fault}; get the published file again") from error
 
     @property
     def frames_per_second(self) -> float:
@@ -199,9 +199,9 @@ def outputs_of(layers: Layers, network: AudioNetwork, waves: Sequence[Tensor], w
 
 
 def fast(layers: Layers) -> None:
-    """Make layers for evaluation 1.3 to 1.6 times as fast.
+    """Make convolutions for evaluation 1.3 to 1.6 times as fast.
 
-    Batch norms are folded into convolutions, and channels come last in memory.
+    Batch norms are folded into them, and channels come last in memory.
     """
     for module in list(layers.modules()):
         for (name, first), (norm, second) in itertools.pairwise(list(module.named_children())):
@@ -224,7 +224,7 @@ def groups_of_equal_length(lengths: Sequence[int], most: int) -> Iterator[list[i
 
 
 def in_parts(embed: Callable[[Tensor], Tensor], patches: Tensor, most: int = 64) -> Tensor:
-    """Embed patches (S, L, ...), the most that fit in memory at once."""
+    """Embed patches (S, L, ...), at most `most` at once, for memory."""
     parts = patches.flatten(0, 1).split(most)
     return torch.cat([embed(part) for part in parts]).unflatten(0, patches.shape[:2])
 

@@ -33,11 +33,11 @@ class OpenL3(AudioNetwork):
 
     kind: Literal["openl3"]
 
-    rate = RATE
-    dim = CHANNELS[-1]
-    frame_rate = RATE / HOP
-    first_centre = 0.0
-    mixes_batch = True
+    rate: ClassVar = RATE
+    dim: ClassVar = CHANNELS[-1]
+    frame_rate: ClassVar = RATE / HOP
+    first_centre: ClassVar = 0.0
+    mixes_batch: ClassVar = True
     addresses: ClassVar = {
         "torchopenl3_mel256_env_512.pth.tar": "https://github.com/torchopenl3/torchopenl3-models/raw/master/"
         "torchopenl3_mel256_env_512.pth.tar"

@@ -35,10 +35,10 @@ class Panns(AudioNetwork):
     dropout: float = Field(0.0, ge=0, lt=1)  # in training, between the blocks; metric learning: 0.2
     stripes: Stripes | None = None  # of the log-mel, masked in training
 
-    dim = 2048
-    frame_rate = 100 / COLUMNS
-    seconds = (0.31, 600.0)
-    mixes_batch = True
+    dim: ClassVar = 2048
+    frame_rate: ClassVar = 100 / COLUMNS
+    seconds: ClassVar = (0.31, 600.0)
+    mixes_batch: ClassVar = True
     addresses: ClassVar = {
         name: f"https://zenodo.org/record/3987831/files/{name.replace('=', '%3D')}"
         for name in ("Cnn14_16k_mAP=0.438.pth", "Cnn14_mAP=0.431.pth", "ResNet38_mAP=0.434.pth")

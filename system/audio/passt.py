@@ -5,7 +5,7 @@ Results equal the original's by a relative 2e-5 (tests/golden). Systems of 2023 
 and 2 (2024, the 2025 baseline), s10 with patchout 50 and 3 and stripes of 192 columns and 48 bands (2023).
 """
 
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -53,8 +53,8 @@ class Passt(AudioNetwork):
     edge_jitter: bool = False  # in training, move the lowest and highest frequency of the log-mel
     stripes: Stripes | None = None  # of the log-mel, masked in training
 
-    rate = 32_000
-    dim = 768
+    rate: ClassVar = 32_000
+    dim: ClassVar = 768
 
     @model_validator(mode="after")
     def _require_remaining_patches(self) -> Self:

@@ -3,7 +3,7 @@
 They are waveforms, and frames and embeddings that other programs computed.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,8 +36,8 @@ class Waveform(ExpertSettings):
     kind: Literal["waveform"]
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
 
-    dim = 1
-    dtype = "int16"
+    dim: ClassVar = 1
+    dtype: ClassVar = "int16"
 
     @property
     def rate(self) -> int:
@@ -58,7 +58,7 @@ class _Stored(ExpertSettings):
     model: Text  # that computed them, as declared in a package
     model_parameters: Annotated[int, Field(ge=0)] = 0  # of that model; 0: not counted
 
-    computed = False
+    computed: ClassVar = False
 
     def count_parameters(self) -> int:
         return self.model_parameters
@@ -87,7 +87,7 @@ class FeatureFiles(_Stored):
     hop_seconds: Annotated[float, Field(gt=0)]  # seconds from one frame to the next; a frame covers its hop
     array: str = "features"  # name of the frames in an .npz file
 
-    rate = 44_100  # of MS-CLAP; no audio is read
+    rate: ClassVar = 44_100  # of MS-CLAP; no audio is read
 
     @property
     def frames_per_second(self) -> float:
@@ -123,10 +123,10 @@ class EmbeddingFile(_Stored):
     kind: Literal["embedding_file"]
     files: Annotated[list[str], Field(exclude=True)]  # .npz; their checksums identify them
 
-    reads_clips = False
-    dtype = "float32"
-    rate = 0  # no audio is read
-    frames_per_second = 1 / 30  # one embedding per clip; `check` takes clips of 30 s
+    reads_clips: ClassVar = False
+    dtype: ClassVar = "float32"
+    rate: ClassVar = 0  # no audio is read
+    frames_per_second: ClassVar = 1 / 30  # one embedding per clip; `check` takes clips of 30 s
 
     @property
     def frame_description(self) -> str:

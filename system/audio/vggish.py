@@ -29,10 +29,10 @@ class Vggish(AudioNetwork):
     kind: Literal["vggish"]
     pca_weights: str | None  # the published PCA, whose result is rounded to 0 to 255 as in AudioSet; null: raw frames
 
-    rate = 16_000
-    dim = 128
-    frame_rate = 100 / PATCH
-    seconds = (0.975, 600.0)  # of one patch
+    rate: ClassVar = 16_000
+    dim: ClassVar = 128
+    frame_rate: ClassVar = 100 / PATCH
+    seconds: ClassVar = (0.975, 600.0)  # of one patch
     addresses: ClassVar = {
         name: f"https://github.com/harritaylor/torchvggish/releases/download/v0.1/{name}"
         for name in ("vggish-10086976.pth", "vggish_pca_params-970ea276.pth")

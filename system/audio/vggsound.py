@@ -38,10 +38,10 @@ class VggSound(AudioNetwork):
     kind: Literal["vggsound"]
     time_pooling: TimePooling | None = None  # averages of neighbouring frames; null: none
 
-    rate = 16_000
-    dim = 512
-    seconds = (0.032, 600.0)
-    mixes_batch = True
+    rate: ClassVar = 16_000
+    dim: ClassVar = 512
+    seconds: ClassVar = (0.032, 600.0)
+    mixes_batch: ClassVar = True
     addresses: ClassVar = {"H.pth.tar": "https://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"}
 
     @property

@@ -6,7 +6,7 @@ up to 6.
 """
 
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,10 +31,10 @@ class Yamnet(AudioNetwork):
 
     kind: Literal["yamnet"]  # its weights: the file that `lbar convert` makes from the published one
 
-    rate = 16_000
-    dim = CHANNELS[-1]
-    frame_rate = 100 / PATCH_HOP
-    first_centre = SHORTEST / 2 / 16_000
+    rate: ClassVar = 16_000
+    dim: ClassVar = CHANNELS[-1]
+    frame_rate: ClassVar = 100 / PATCH_HOP
+    first_centre: ClassVar = SHORTEST / 2 / 16_000
 
     def needs(self) -> list[Need]:
         cure = "make the file from Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with lbar convert"

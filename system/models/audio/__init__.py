@@ -81,7 +81,7 @@ class AudioSettings(EncoderKind):
             """Experts whose frames the encoder reads, by name."""
             ...
 
-    part_names = tuple[str, ...]()  # of the parts that are trained
+    part_names: ClassVar[tuple[str, ...]] = ()  # of the parts that are trained
 
     @property
     def reads_clips(self) -> bool:

@@ -4,7 +4,7 @@ They are the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -59,14 +59,14 @@ class Crnn(GruSettings):
     kind: Literal["crnn"]
     experts: Annotated[dict[Name, LogMelSlaney], Field(min_length=1, max_length=1)]  # one expert, by any name
 
-    depends_on_batch = True
+    depends_on_batch: ClassVar = True
 
     def setting_errors(self, out: int) -> Iterator[tuple[str, str]]:
         yield from super().setting_errors(out)
         if any(expert.bands < MIN_BANDS for expert in self.experts.values()):
             yield "experts", f"crnn needs at least {MIN_BANDS} mel bands; raise bands"
 
-    part_names = ("convolutions", "gru")
+    part_names: ClassVar = ("convolutions", "gru")
 
     def build(self, out: int) -> AudioEncoder:
         return CrnnEncoder(self)
@@ -83,7 +83,7 @@ class Gru(GruSettings):
     experts: OneExpert  # one expert, by any name
     width: Size  # values per frame before the GRU
 
-    part_names = ("linear", "gru")
+    part_names: ClassVar = ("linear", "gru")
 
     def build(self, out: int) -> AudioEncoder:
         return GruEncoder(self)

@@ -5,7 +5,7 @@ program computed, which are one frame each.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -78,7 +78,7 @@ class FrameTransformer(SeriesSettings):
     experts: OneExpert  # one expert, by any name
     embedding: Literal["frames"]  # one vector per frame
 
-    part_names = ("transformer",)
+    part_names: ClassVar = ("transformer",)
 
     def build(self, out: int) -> AudioEncoder:
         return FrameTransformerEncoder(self, out)
@@ -96,7 +96,7 @@ class PooledMlp(AudioSettings):
     hidden: Size  # size of the middle layer
     dropout: Dropout  # of the pooled frames
 
-    part_names = ("mlp",)
+    part_names: ClassVar = ("mlp",)
 
     def build(self, out: int) -> AudioEncoder:
         return PooledMlpEncoder(self, out)

@@ -39,7 +39,7 @@ class TextSettings(EncoderKind):
     """
 
     modules: ClassVar = KINDS
-    reads_vocabulary = False  # whether it is built for the words of the training captions
+    reads_vocabulary: ClassVar[bool] = False  # whether it is built for the words of the training captions
 
     if TYPE_CHECKING:  # an abstract property, which a field may not replace
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ class Transformer(TextSettings):
     max_words: Size  # of a caption; later words are ignored
     dropout: Dropout  # share of values that are dropped in training
 
-    reads_vocabulary = True
+    reads_vocabulary: ClassVar = True
 
     def build(self, vocabulary: list[str], banks: Path) -> TextEncoder:
         return TransformerEncoder(self, vocabulary)
