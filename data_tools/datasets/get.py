@@ -116,7 +116,8 @@ def unpack(folder: Path, name: str) -> None:
     if name.endswith(".tar.gz"):
         try:
             with tarfile.open(archive) as tar:
-                tar.extractall(folder, filter="data")
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+                tar.extractall(folder)
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
             fault = str(error) or type(error).__name__
     else:
