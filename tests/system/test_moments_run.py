@@ -78,9 +78,8 @@ def test_validation_windows_match_those_of_the_rank_entry(run):
     trained, expected = open_trained(run), read_result(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
     watched = data.items("evaluation", "moment")
-    series = score_recordings(
-        trained.model, data.readable_clips("evaluation"), data.moments["evaluation"], data.features
-    )
+    clips, moments = data.readable_clips("evaluation"), data.moments["evaluation"]
+    series = score_recordings(trained.model, clips, moments, data.features)
 
     def found(**monitor: Any) -> dict[str, float]:
         changed = stage.model_copy(update={"monitor": stage.monitor.model_copy(update=monitor)})

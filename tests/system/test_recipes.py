@@ -83,24 +83,13 @@ rank:
   evaluation: {kind: checkpoint, data: tset, stage: pretrain, checkpoint: m1, edition: 1999, csv: true}
 """
 PLANTED = [  # line, key
-    (1, "name"),
-    (7, "data.test"),
-    (12, "model.audio.experts.logmel"),
-    (15, "model.audio.heads"),
-    (18, "model.audio.dropout"),
-    (23, "stages.pretrain.start_from.stage"),
-    (24, "stages.pretrain.train.data.1"),
-    (26, "stages.pretrain.batch_size"),
-    (28, "stages.pretrain.epochs"),
-    (32, "stages.pretrain.losses.1.weight"),
-    (32, "stages.pretrain.losses.1.wieght"),
-    (33, "stages.pretrain.optimizer.lr"),
-    (37, "stages.pretrain.monitor.data.0"),
-    (37, "stages.pretrain.monitor.metrics.1"),
-    (39, "rank.evaluation.checkpoint"),
-    (39, "rank.evaluation.data"),
-    (39, "rank.evaluation.edition"),
-]
+    (1, "name"), (7, "data.test"), (12, "model.audio.experts.logmel"), (15, "model.audio.heads"),
+    (18, "model.audio.dropout"), (23, "stages.pretrain.start_from.stage"), (24, "stages.pretrain.train.data.1"),
+    (26, "stages.pretrain.batch_size"), (28, "stages.pretrain.epochs"), (32, "stages.pretrain.losses.1.weight"),
+    (32, "stages.pretrain.losses.1.wieght"), (33, "stages.pretrain.optimizer.lr"),
+    (37, "stages.pretrain.monitor.data.0"), (37, "stages.pretrain.monitor.metrics.1"),
+    (39, "rank.evaluation.checkpoint"), (39, "rank.evaluation.data"), (39, "rank.evaluation.edition"),
+]  # fmt: skip
 
 
 def test_all_recipe_mistakes_are_reported_with_line_and_key(tmp_path, capsys):
