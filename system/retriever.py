@@ -302,8 +302,9 @@ class Retriever:
             log.warning("moments are fitted to %s, but the opened model is not; %s", entry.fit, hint)
         if entry is not None:
             return WindowSettings(score, entry.windows, entry.decoding)
-        least = score.published_threshold
-        return WindowSettings(score, "thresholds", Decoding(threshold=least)) if least else WindowSettings(score)
+        if score.published_threshold is None:
+            return WindowSettings(score)
+        return WindowSettings(score, "thresholds", Decoding(threshold=score.published_threshold))
 
     def frames_of(self, clips: Sequence[Clip]) -> Features:
         """Return, or compute, the experts' frames of whole recordings."""

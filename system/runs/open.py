@@ -260,11 +260,11 @@ def _read_fitted(run: Run, recipe: schema.Recipe, checkpoint: str) -> FittedScor
 
     Numbers of another checkpoint do not count.
     """
-    for name, entry in list(recipe.rank_moments.items())[:1]:
-        found = run.read_result().moments.get(name) if entry.fit and run.result.exists() else None
-        if found and found.checkpoint == describe_fit(checkpoint, str(entry.fit)):
-            return found.fitted
-    return None
+    name, entry = next(iter(recipe.rank_moments.items()), ("", None))
+    if entry is None or entry.fit is None or not run.result.exists():
+        return None
+    found = run.read_result().moments.get(name)
+    return found.fitted if found and found.checkpoint == describe_fit(checkpoint, entry.fit) else None
 
 
 def describe_fit(checkpoint: str, source: str) -> str:

@@ -4,6 +4,7 @@ Embeddings that are nearly equal have collapsed.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ ALIKE = 1e-5  # spread below which embeddings count as equal: a mean cosine abov
 OF_ALL = {"mAP@10", "mAP@16", "recall_sum"}  # metrics over all captions and clips
 
 
-class Validation:
+class Validation(ABC):
     """Validates a model by the metrics of a subclass."""
 
     fewest, lack = 1, "no moment of a readable recording; repair these"  # clips, and what to do without them
@@ -94,8 +95,9 @@ class Validation:
             seed_generators(number)
             yield model.batch_scores(batch.to(model.device), clips.rows(of_clips), captions.rows(of_texts))
 
+    @abstractmethod
     def metrics(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
-        raise NotImplementedError
+        """Return the metrics that can be monitored."""
 
 
 class ClipValidation(Validation):
