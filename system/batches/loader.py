@@ -97,10 +97,11 @@ def make_batch_without_audio(
 ) -> Batch:
     """Make a batch of all but audio."""
     captions = [caption for item in items for caption in item.captions]
-    row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
+    counts = [len(item.captions) for item in items]
+    row_of = np.repeat(np.arange(len(items)), counts)
     factors = None
     if relevance is not None:
-        factors = torch.from_numpy(relevance.margin_factor(relevance.cider_of_items(captions, row_of)))
+        factors = torch.from_numpy(relevance.margin_factor(relevance.among(captions).of_items(counts)))
     keys = ["+".join(sorted({*content_keys(features, item)})) for item in items]  # of a mixture in either order
     of_captions = [caption_key(item.clip, number) for item in items for number in item.numbers] if teachers else []
     cosines = {name: torch.from_numpy(one.cosines(keys, of_captions)) for name, one in (teachers or {}).items()}

@@ -15,7 +15,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,7 +35,6 @@ FREQUENT = 1 / 12  # share of the captions from which a feature is a full row, w
 _LOW = 0xFFFFFFFF
 _SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 1.2e-4
 _BINS = 0x41800000 >> _SHIFT  # below the bits of 16.0; no score is above 10
-_BLOCK = 1 << 18  # scores of a block, which fits into a core's cache
 
 # Clitics are tokens of their own ("'s", "n't"), as are the two halves of "cannot" and its like; a hyphen, apostrophe or
 # slash inside a word, and a dot, comma or colon inside a number, stay. Everything else only separates.
@@ -179,67 +178,42 @@ class CiderAmong:
         candidates, references = features.candidate[members], features.reference[members]
         # Only the features of these captions get a column, so that the columns fit into a core's cache.
         number = (np.bincount(candidates.indices) > 0).cumsum(dtype=np.int32) - 1
-        parts, shape = (number[candidates.indices], candidates.indptr), (len(members), number.max(initial=-1) + 1)
-        self._candidates = sparse.csr_array((candidates.data.astype(dtype), *parts), shape)
-        references = sparse.csr_array((references.data.astype(dtype), *parts), shape).tocsc()
+        parts = references.data.astype(dtype), number[references.indices], references.indptr
+        references = sparse.csr_array(parts, (len(members), number.max(initial=-1) + 1)).tocsc()
         frequent = np.flatnonzero(np.diff(references.indptr) > FREQUENT * len(members))
         dense_row = np.full(references.shape[1], -1, np.int32)
         dense_row[frequent] = np.arange(len(frequent))
-        dense = np.ascontiguousarray(references[:, frequent].toarray().T)
-        self._references = references.indptr, references.indices, references.data, dense_row, dense
         lengths = features.lengths[members]
-        levels, self._level = np.unique(lengths, return_inverse=True)
-        self._penalty = np.exp((levels[:, None] - lengths) ** 2 / (-2 * SIGMA**2)).astype(dtype)
+        levels, level = np.unique(lengths, return_inverse=True)
+        self._pairs = (
+            *(candidates.indptr, number[candidates.indices], candidates.data.astype(dtype), level),
+            *(references.indptr, references.indices, references.data),
+            *(dense_row, np.ascontiguousarray(references[:, frequent].toarray().T)),
+            np.exp((levels[:, None] - lengths) ** 2 / (-2 * SIGMA**2)).astype(dtype),
+        )
 
-    def __len__(self) -> int:
-        return len(self._level)
-
-    def scores(self, first: int, last: int) -> np.ndarray:
-        """Compute CIDEr-D of some candidates with all references.
-
-        Args:
-            first: First candidate.
-            last: The candidate behind the last one.
-
-        Returns:
-            (last - first, N).
-        """
-        found, rows = np.empty((last - first, len(self)), self._dtype), self._candidates[first:last]
-        candidates = rows.indptr, rows.indices, rows.data, self._level[first:last]
-        self.kernel.score_captions(candidates, self._references, self._penalty, found)
-        return found
-
-    def sums(self, add: Callable[[int, np.ndarray, np.ndarray], Any], shape: Any, dtype: Any) -> np.ndarray:
-        """Sum over all scores, block by block, in several threads.
+    def sums(self, add: Callable[..., None], more: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Sum over all candidates, in several threads.
 
         Args:
-            add: Gets the first candidate of a block, the scores of it and the next ones, and the sums to add to.
+            add: A loop of the kernel; its fourth argument is `more`.
             shape: Of the sums.
         """
-        rows, count = 1 + _BLOCK // (len(self) or 1), os.cpu_count() or 1
+        sums = np.zeros((os.cpu_count() or 1, *shape), dtype)
+        with ThreadPoolExecutor(len(sums)) as threads:
+            list(threads.map(lambda thread: add(thread, len(sums), self._pairs, more, sums[thread]), range(len(sums))))
+        return sums.sum(0)
 
-        def share(thread: int) -> np.ndarray:
-            sums = np.zeros(shape, dtype)
-            for first in range(thread * rows, len(self), count * rows):
-                add(first, self.scores(first, min(first + rows, len(self))), sums)
-            return sums
-
-        with ThreadPoolExecutor(count) as threads:
-            total: np.ndarray = np.sum(list(threads.map(share, range(count))), axis=0)
-        return total
-
-    def of_items(self, item: np.ndarray) -> np.ndarray:
+    def of_items(self, counts: Sequence[int]) -> np.ndarray:
         """Average the scores of two items' captions, (B, B).
 
+        The captions of row i are candidates, those of column j references.
+
         Args:
-            item: (N,) item of each caption, in rising order.
+            counts: (B,) number of captions of each item; they follow each other.
         """
-
-        def add(first: int, block: np.ndarray, sums: np.ndarray) -> None:
-            self.kernel.add_to_items(block, item[first:], item, sums)
-
-        counts = np.bincount(item).astype(self._dtype)
-        return self.sums(add, (len(counts),) * 2, self._dtype) / np.outer(counts, counts)
+        starts, number = np.cumsum([0, *counts]), np.array(counts, self._dtype)
+        return self.sums(self.kernel.sum_by_items, starts, number.shape * 2, self._dtype) / np.outer(number, number)
 
 
 def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
@@ -249,11 +223,7 @@ def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
     by the upper bits of float32.
     """
     among = CiderAmong(features, np.argsort(features.lengths, kind="stable"))  # neighbours share a row of the penalty
-
-    def add(_: int, block: np.ndarray, counts: np.ndarray) -> None:
-        among.kernel.count_upper_bits(block.ravel().view(np.uint32), _SHIFT, counts)
-
-    counts = among.sums(add, _BINS, np.int64).cumsum()
+    counts = among.sums(among.kernel.count_upper_bits, _SHIFT, (_BINS,), np.int64).cumsum()
     bins = np.searchsorted(counts, np.array(percents) * (counts[-1] - 1) // 100, side="right")
     return [float(one) for one in (bins << _SHIFT).astype(np.uint32).view(np.float32)]
 
@@ -281,9 +251,11 @@ class Relevance:
 
         Where percentiles are equal, it steps down above them.
         """
-        factors = [point.factor for point in reversed(self.settings.relax)]
-        found: np.ndarray = np.interp(-scores, -np.array(self.percentiles[::-1]), factors).astype(np.float32)
-        return found
+        points = [*zip(self.percentiles, self.settings.relax, strict=True)]
+        factors = np.full_like(scores, points[0][1].factor)
+        for (low, before), (high, after) in pairwise(points):  # some passes, 8 times faster than np.interp
+            factors += (after.factor - before.factor) * np.clip((scores - low) / max(high - low, 1e-30), 0, 1)
+        return factors
 
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute the features of captions, for fast batches of them."""
@@ -297,17 +269,6 @@ class Relevance:
     def among(self, captions: Sequence[str]) -> CiderAmong:
         """Return CIDEr-D between N captions."""
         rows, features = self._rows, self._features
-        if not all(caption in rows for caption in captions):
+        if not rows.keys() >= set(captions):
             rows, features = self._table(captions)
         return CiderAmong(features, np.array([rows[caption] for caption in captions], int))
-
-    def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
-        """Compute c_ij of any two items, (B, B).
-
-        It is the mean over the captions of item i (candidates) and item j (references).
-
-        Args:
-            row_of: (N,) item of each caption.
-        """
-        order = np.argsort(row_of, kind="stable")
-        return self.among([captions[n] for n in order]).of_items(row_of[order])

@@ -10,7 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
-# R candidates and M references, captions with several features each; B items
+# N captions, each of which is a candidate and a reference; B items
 
 
 def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,58 +22,57 @@ def compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @compiled
-def score_captions(candidates: Any, references: Any, penalty: np.ndarray, out: np.ndarray) -> None:
-    """Write CIDEr-D of candidates and references to `out`, (R, M).
-
-    Args:
-        candidates: The parts of a sparse matrix by rows: first entry of each candidate, feature and weight of entries;
-            then the row of each candidate in `penalty`.
-        references: The parts of a sparse matrix by columns: first entry of each feature, reference and weight of
-            entries; then, for frequent features, the row of all weights, or -1, and these rows, (K, M).
-        penalty: Factors for different lengths, (L, M).
-    """
-    start, feature, value, level = candidates
-    begin, column, weight, dense_row, dense = references
-    for r in range(len(out)):
-        row = out[r]
-        row[:] = 0
-        for e in range(start[r], start[r + 1]):
-            f, factor = feature[e], value[e]
-            if dense_row[f] >= 0:
-                added = dense[dense_row[f]]
-                for m in range(len(row)):
-                    row[m] += factor * added[m]
-            else:
-                for p in range(begin[f], begin[f + 1]):
-                    row[column[p]] += factor * weight[p]
-        factors = penalty[level[r]]
-        for m in range(len(row)):
-            row[m] *= factors[m]
+def _score(r: int, pairs: Any, row: np.ndarray) -> None:
+    """Write CIDEr-D of a candidate and all references to `row`, (N,)."""
+    start, feature, value, level, begin, column, weight, dense_row, dense, penalty = pairs
+    row[:] = 0
+    for e in range(start[r], start[r + 1]):
+        f, factor = feature[e], value[e]
+        if dense_row[f] >= 0:
+            added = dense[dense_row[f]]
+            for m in range(len(row)):
+                row[m] += factor * added[m]
+        else:
+            for p in range(begin[f], begin[f + 1]):
+                row[column[p]] += factor * weight[p]
+    row *= penalty[level[r]]
 
 
 @compiled
-def count_upper_bits(bits: np.ndarray, shift: int, counts: np.ndarray) -> None:
-    """Count float32 numbers by their upper bits.
+def sum_by_items(first: int, step: int, pairs: Any, starts: np.ndarray, sums: np.ndarray) -> None:
+    """Sum the scores of two items' captions.
 
     Args:
-        bits: The numbers, read as whole numbers.
+        first, step: First item of candidates, and distance to the next one.
+        pairs: The parts of a sparse matrix by rows: first entry of each candidate, feature and weight of entries; the
+            row of each candidate in the last part. Then the parts of a sparse matrix by columns: first entry of each
+            feature, reference and weight of entries; for frequent features, the row of all weights, or -1, and these
+            rows, (K, N). The last part: factors for different lengths, (L, N).
+        starts: (B + 1,) first caption of each item, and N.
+        sums: (B, B) of candidates and references; these rows of it are written.
+    """
+    row, total = np.empty(starts[-1], sums.dtype), np.empty(starts[-1], sums.dtype)
+    for i in range(first, len(sums), step):
+        total[:] = 0
+        for r in range(starts[i], starts[i + 1]):
+            _score(r, pairs, row)
+            total += row
+        for j in range(len(sums)):
+            sums[i, j] = total[starts[j] : starts[j + 1]].sum()
+
+
+@compiled
+def count_upper_bits(first: int, step: int, pairs: Any, shift: int, counts: np.ndarray) -> None:
+    """Count scores, as float32, by their upper bits.
+
+    Args:
+        first, step: First candidate, and distance to the next one.
+        pairs: See `sum_by_items`.
         shift: Number of lowest bits, which are ignored.
         counts: By the other bits, to which is added.
     """
-    for x in bits:
-        counts[x >> shift] += 1
-
-
-@compiled
-def add_to_items(scores: np.ndarray, rows: np.ndarray, columns: np.ndarray, sums: np.ndarray) -> None:
-    """Add scores of captions to those of their items.
-
-    Args:
-        scores: (R, M) of candidates and references.
-        rows, columns: Items of the candidates and of the references.
-        sums: (B, B), to which is added.
-    """
-    for r in range(len(scores)):
-        row, added = scores[r], sums[rows[r]]
-        for m in range(len(columns)):
-            added[columns[m]] += row[m]
+    row = np.empty(pairs[-1].shape[1], np.float32)
+    for r in range(first, len(row), step):
+        _score(r, pairs, row)
+        for bits in row.view(np.uint32):
+            counts[bits >> shift] += 1

@@ -63,19 +63,6 @@ def official_rate(captions: list[list[str]], pairs: int) -> float:
     return pairs / (time.perf_counter() - began)
 
 
-def rate(captions: list[list[str]], rows: int) -> float:
-    """Pairs a second of one thread: random rows against all captions, features made before."""
-    from system.losses.cider import CiderAmong, CiderD
-
-    features = CiderD([[caption] for caption in captions]).features(captions)
-    among = CiderAmong(features, np.random.default_rng(0).permutation(len(captions)))
-    among.scores(0, 16)
-    began = time.perf_counter()
-    for first in range(0, rows, 16):
-        among.scores(first, first + 16)
-    return rows * len(captions) / (time.perf_counter() - began)
-
-
 def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root, shared, tmp_path):
     from system.losses.cider import regex_tokens
 
@@ -83,8 +70,6 @@ def test_speed_of_cider_between_all_pairs_of_captions_is_measured(root, shared, 
     captions = [regex_tokens(caption) for path in clotho for clip in read_corpus(path) for caption in clip]
     official = official_rate(captions, 10_000)
     print(f"\npycocoevalcap: {official:,.0f} pairs/s")
-    found = rate(captions, 4096)
-    print(f"one thread, float32: {found:.3g} pairs/s, {found / official:,.0f} x")
     for name, paths in (("Clotho", clotho), ("AudioCaps", [shared / "data/audiocaps/train.csv"])):
         result = all_pairs(root, tmp_path, *paths)
         whole = result["n"] / result["all"]
@@ -111,10 +96,10 @@ def test_speed_of_cider_in_training_batches_is_measured(shared, tmp_path):
         taken = []
         for _ in range(9):
             began = time.perf_counter()
-            relevance.among(batch).scores(0, len(batch))
+            relevance.among(batch).of_items([1] * len(batch))
             taken.append(time.perf_counter() - began)
         print(f"between {size} captions: {sorted(taken)[4] * 1e3:.1f} ms")
     batch = [caption for n in random.permutation(len(clips))[:512] for caption in clips[n]]
     began = time.perf_counter()
-    relevance.margin_factor(relevance.cider_of_items(batch, np.repeat(np.arange(512), 5)))
+    relevance.margin_factor(relevance.among(batch).of_items([5] * 512))
     print(f"relax of 512 clips with 5 captions: {(time.perf_counter() - began) * 1e3:.1f} ms")

@@ -139,7 +139,7 @@ def test_augmentation_changes_metrics_vocabulary_and_relevance(trained, world, t
     texts, captions = data.new_texts(), [one.captions for one in data.readable_clips("train")]
     assert len(texts) == 480
     relevance = Relevance(Cider.model_validate(augmented.tiny.relevance()), captions)
-    found = relevance.among([texts[0], captions[0][0], texts[-1]]).scores(0, 3)
+    found = relevance.among([texts[0], captions[0][0], texts[-1]]).of_items([1, 1, 1])
     assert found[0, 1] > found[2, 1]
 
 

@@ -15,11 +15,11 @@ from quick import first_quick
 
 from data_tools.errors import KitError
 from data_tools.tables import read_table
-from system.losses import cider as cider_pairs
 from system.losses.cider import (
     Cider,
     CiderAmong,
     CiderD,
+    Features,
     PercentileFactor,
     Relevance,
     percentiles,
@@ -36,9 +36,13 @@ def clotho(shared: Path, *splits: str) -> list[str]:
     return [row[f"caption_{n}"] for path in paths for _, row in read_table(path, ["file_name"]) for n in range(1, 6)]
 
 
+def between_members(features: Features, members: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    return CiderAmong(features, members, dtype).of_items([1] * len(members))
+
+
 def scores(documents: list[list[Tokens]], captions: list[Tokens], dtype: Any = np.float64) -> np.ndarray:
     features = CiderD(documents).features(captions)
-    return CiderAmong(features, np.arange(len(captions)), dtype).scores(0, len(captions))
+    return between_members(features, np.arange(len(captions)), dtype)
 
 
 def each(captions: list[Tokens]) -> list[list[Tokens]]:
@@ -101,9 +105,8 @@ def test_cider_is_zero_without_common_words_and_independent_of_other_calls():
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)
     members = random.integers(1, 60, 45)  # without the first one
-    among = CiderAmong(CiderD(each(captions)).features(captions), members, np.float64)
-    assert among.scores(7, 30) == pytest.approx(whole[members[7:30]][:, members], abs=1e-12)
-    assert among.scores(5, 5).shape == (0, 45)
+    found = between_members(CiderD(each(captions)).features(captions), members, np.float64)
+    assert found == pytest.approx(whole[members][:, members], abs=1e-12)
     # Joined captions are new in every batch: a training's memory must not grow by them.
     cider = CiderD(each([["a", "dog"], ["rain"]]))
     sizes = [cider.features([["new", f"words{n}"], ["rain"]]).candidate.shape for n in range(3)]
@@ -142,7 +145,7 @@ def test_cider_matches_pycocoevalcap_on_clotho(shared, pairs, per_document):
     repeated = [n for n, words in enumerate(captions) if len(words) - len(set(words)) > 2]
     chosen = np.concatenate([random.choice(repeated, 100), random.choice(len(captions), 100)])
     features = CiderD(documents).features([captions[n] for n in chosen])
-    found = CiderAmong(features, np.arange(200), np.float64).scores(0, 200)
+    found = between_members(features, np.arange(200), np.float64)
     a, b = np.divmod(random.choice(200 * 200, pairs, replace=False), 200)
     same = [(captions[chosen[i]], captions[chosen[j]]) for i, j in zip(a, b, strict=True)]
     assert np.abs(official(documents, same) - found[a, b]).max() < 1e-9
@@ -227,12 +230,9 @@ def test_ptb_without_or_with_failing_java_is_refused(monkeypatch, tmp_path):
 PERCENTS = [0.0, 12.5, 50.0, 80.0, 90.0, 99.0, 99.9, 100.0]
 
 
-@pytest.mark.parametrize("block", [None, 160])
 @pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 3), (3, 2), (4, 1)])
-def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(seed, longest, block, monkeypatch):
+def test_cider_score_distribution_matches_one_computed_from_all_sorted_scores(seed, longest):
     """Short captions of few words give many ties; the last corpus has no words at all."""
-    if block:
-        monkeypatch.setattr(cider_pairs, "_BLOCK", block)
     random = np.random.default_rng(seed)
     captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)
     expected = np.sort(scores(each(captions), captions, np.float32), axis=None)
@@ -264,7 +264,7 @@ def settings(**changes: Any) -> Cider:
 
 
 def between(relevance: Relevance, captions: list[str]) -> np.ndarray:
-    return relevance.among(captions).scores(0, len(captions))
+    return relevance.among(captions).of_items([1] * len(captions))
 
 
 def test_cider_relevance_between_captions_matches_a_slow_reference():
@@ -285,16 +285,15 @@ def test_cider_relevance_between_captions_matches_a_slow_reference():
 def test_cider_of_items_matches_loops():
     items = corpus(6, 9)
     assert {len(captions) for captions in items} == {1, 2, 3, 4, 5}
-    row_of = np.repeat(np.arange(9), [len(captions) for captions in items])
-    captions = np.array([caption for own in items for caption in own])
+    counts = [len(captions) for captions in items]
+    rows, captions = np.repeat(np.arange(9), counts), [caption for own in items for caption in own]
     relevance = Relevance(settings(), corpus())
-    for order in (np.arange(len(captions)), np.random.default_rng(0).permutation(len(captions))):
-        scores, rows = between(relevance, captions[order].tolist()), row_of[order]
-        mean = np.array([[scores[rows == i][:, rows == j].mean() for j in range(9)] for i in range(9)])
-        found = relevance.cider_of_items(captions[order].tolist(), rows)
-        assert found.dtype == np.float32
-        assert found == pytest.approx(mean, rel=1e-5, abs=1e-7)
-        assert not np.allclose(mean, mean.T)
+    scores = between(relevance, captions)
+    mean = np.array([[scores[rows == i][:, rows == j].mean() for j in range(9)] for i in range(9)])
+    found = relevance.among(captions).of_items(counts)
+    assert found.dtype == np.float32
+    assert found == pytest.approx(mean, rel=1e-5, abs=1e-7)
+    assert not np.allclose(mean, mean.T)
 
 
 def margin_factor(scores: Any, thresholds: list[float], factors: list[float]) -> np.ndarray:
@@ -348,7 +347,7 @@ def test_relevance_corpora_with_fewer_than_two_captions_are_refused(clips):
 def test_captions_without_words_have_cider_0():
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]])
     assert relevance.percentiles == [0.0, 0.0, 0.0]
-    found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
+    found = relevance.among(["!!!", "...", "a dog"]).of_items([1, 1, 1])
     assert not found[:2].any()
     assert relevance.margin_factor(found)[:2] == pytest.approx(1.0)
     assert relevance.margin_factor(found)[2, 2] == pytest.approx(0.4)

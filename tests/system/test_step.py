@@ -114,16 +114,19 @@ def test_margin_factors_of_a_batch_have_candidates_in_rows_and_references_in_col
     assert batch.margin_factors.shape == (24, 24)
     i, j = 3, 11
     candidates, references = world.items[i].captions, world.items[j].captions
-    pairs = [world.relevance.among([a, b]).scores(0, 2)[0, 1] for a in candidates for b in references]
+    pairs = [world.relevance.among([a, b]).of_items([1, 1])[0, 1] for a in candidates for b in references]
     expected = world.relevance.margin_factor(np.array([[np.mean(pairs)]], np.float32))[0, 0]
     assert batch.margin_factors[i, j].item() == pytest.approx(float(expected), abs=1e-5)
     assert len(set(batch.margin_factors.flatten().tolist())) > 3, "no pair of the batch is relaxed"
     assert collate(world.items, world.features).margin_factors is None
 
     class Known:
-        def cider_of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
+        def among(self, captions: list[str]) -> "Known":
             assert captions == [caption for item in world.items for caption in item.captions]
-            assert row_of.tolist() == [row for row, item in enumerate(world.items) for _ in item.captions]
+            return self
+
+        def of_items(self, counts: list[int]) -> np.ndarray:
+            assert counts == [len(item.captions) for item in world.items]
             return np.arange(24 * 24, dtype=np.float32).reshape(24, 24)
 
         def margin_factor(self, c: np.ndarray) -> np.ndarray:
