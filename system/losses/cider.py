@@ -33,6 +33,7 @@ FREQUENT = 1 / 12  # share of the captions from which a feature is a full row, w
 # N-grams have numbers below 2^32. A key is one of a caption: `caption << 34 | order << 32 | number`, the order 0 to 3;
 # sorted keys are in groups of equal caption and order.
 _LOW = 0xFFFFFFFF
+THREADS = os.cpu_count() or 1
 _SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 1.2e-4
 _BINS = 0x41800000 >> _SHIFT  # below the bits of 16.0; no score is above 10
 
@@ -192,17 +193,16 @@ class CiderAmong:
             np.exp((levels[:, None] - lengths) ** 2 / (-2 * SIGMA**2)).astype(dtype),
         )
 
-    def sums(self, add: Callable[..., None], more: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Sum over all candidates, in several threads.
+    def run(self, loop: Callable[..., None], more: Any, found: np.ndarray) -> np.ndarray:
+        """Run a loop of the kernel over all candidates, in threads.
 
         Args:
-            add: A loop of the kernel; its fourth argument is `more`.
-            shape: Of the sums.
+            more: The loop's fourth argument.
+            found: To which the loop writes; it is returned.
         """
-        sums = np.zeros((os.cpu_count() or 1, *shape), dtype)
-        with ThreadPoolExecutor(len(sums)) as threads:
-            list(threads.map(lambda thread: add(thread, len(sums), self._pairs, more, sums[thread]), range(len(sums))))
-        return sums.sum(0)
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(lambda thread: loop(thread, THREADS, self._pairs, more, found), range(THREADS)))
+        return found
 
     def of_items(self, counts: Sequence[int]) -> np.ndarray:
         """Average the scores of two items' captions, (B, B).
@@ -213,7 +213,8 @@ class CiderAmong:
             counts: (B,) number of captions of each item; they follow each other.
         """
         starts, number = np.cumsum([0, *counts]), np.array(counts, self._dtype)
-        return self.sums(self.kernel.sum_by_items, starts, number.shape * 2, self._dtype) / np.outer(number, number)
+        sums = np.empty((len(number), len(number)), self._dtype)
+        return self.run(self.kernel.sum_by_items, starts, sums) / np.outer(number, number)
 
 
 def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
@@ -223,7 +224,7 @@ def percentiles(features: Features, percents: Sequence[float]) -> list[float]:
     by the upper bits of float32.
     """
     among = CiderAmong(features, np.argsort(features.lengths, kind="stable"))  # neighbours share a row of the penalty
-    counts = among.sums(among.kernel.count_upper_bits, _SHIFT, (_BINS,), np.int64).cumsum()
+    counts = among.run(among.kernel.count_upper_bits, _SHIFT, np.zeros((THREADS, _BINS), int)).sum(0).cumsum()
     bins = np.searchsorted(counts, np.array(percents) * (counts[-1] - 1) // 100, side="right")
     return [float(one) for one in (bins << _SHIFT).astype(np.uint32).view(np.float32)]
 

@@ -49,7 +49,7 @@ def sum_by_items(first: int, step: int, pairs: Any, starts: np.ndarray, sums: np
             feature, reference and weight of entries; for frequent features, the row of all weights, or -1, and these
             rows, (K, N). The last part: factors for different lengths, (L, N).
         starts: (B + 1,) first caption of each item, and N.
-        sums: (B, B) of candidates and references; these rows of it are written.
+        sums: (B, B) of candidates and references; every `step`-th row is written.
     """
     row, total = np.empty(starts[-1], sums.dtype), np.empty(starts[-1], sums.dtype)
     for i in range(first, len(sums), step):
@@ -69,10 +69,10 @@ def count_upper_bits(first: int, step: int, pairs: Any, shift: int, counts: np.n
         first, step: First candidate, and distance to the next one.
         pairs: See `sum_by_items`.
         shift: Number of lowest bits, which are ignored.
-        counts: By the other bits, to which is added.
+        counts: (threads, bins) by the other bits; it is added to row `first`.
     """
     row = np.empty(pairs[-1].shape[1], np.float32)
     for r in range(first, len(row), step):
         _score(r, pairs, row)
         for bits in row.view(np.uint32):
-            counts[bits >> shift] += 1
+            counts[first, bits >> shift] += 1
