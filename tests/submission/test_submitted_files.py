@@ -361,6 +361,7 @@ WINDOWS = "pred_relevant_windows"
     [
         ([], None, "empty"),
         (["x"], 1, "JSON"),
+        (["\ufeff" + json.dumps(LINE)], 1, "JSON"),
         ([[]], 1, "JSON"),
         ([{**LINE, "qid": None}], 1, "qid"),
         ([{WINDOWS: [[0, 1]]}], 1, "qid"),
@@ -380,7 +381,7 @@ WINDOWS = "pred_relevant_windows"
 )
 def test_each_fault_of_found_windows_is_reported_with_its_line(tmp_path, lines, line, word):
     truth = read_moment_truth(write_true(tmp_path / "true.jsonl"))
-    data = "".join(json.dumps(each) + "\n" if each != "x" else "x\n" for each in lines).encode()
+    data = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines).encode()
     problems = check_answers(data, truth).problems
     assert any(problem.line == line and word in problem.kind for problem in problems), problems
 
