@@ -60,10 +60,11 @@ class Api:
 
     def count(self) -> tuple[int, int]:
         """Return the number of sounds on Freesound, and the highest id."""
-        page = self._search(sort="created_desc", page_size=1)
-        if not page["results"]:
+        page = self._search(sort="created_desc", page_size=10, fields="id")
+        ids = [sound["id"] for sound in page["results"] if sound]  # null: as in sounds()
+        if not ids:
             raise KitError(f"{self.site}: the API has no sounds; try again later")
-        return int(page["count"]), int(page["results"][0]["id"])
+        return int(page["count"]), max(ids)
 
     def sounds(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Look up sounds by at most PAGE_SIZE ids; return those that exist and that the server can describe."""

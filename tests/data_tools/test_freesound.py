@@ -41,7 +41,8 @@ def test_crawl_stores_every_sound_with_one_request_per_block(tmp_path):
 @pytest.mark.parametrize("seed", range(2))
 def test_faulty_server_with_broken_and_missing_sounds_is_read_completely(seed, tmp_path):
     draw = random.Random(seed)
-    broken, nulls = draw.sample(range(1, 250), 3), draw.sample(range(1, 250), 10)
+    newest = Sandbox(250, seed).ids()[-1]
+    broken, nulls = draw.sample(range(1, 250), 3), [*draw.sample(range(1, 240), 10), newest]
     with served(Sandbox(250, seed, faults=0.1, broken=broken, nulls=nulls)) as server:
         assert crawl(tmp_path / "s.sqlite") == 0
         assert stored(tmp_path / "s.sqlite") == truth(server)

@@ -61,12 +61,10 @@ class Sandbox(sandbox.Sandbox):
         answer = await super().search(request)
         if answer.status != 200 or not (self.hidden or self.nulls):
             return answer
-        if not wanted:
-            shown = [number for number in self.ids() if number not in self.hidden]
-            return web.json_response({"count": len(shown), "results": [self.sound(shown[-1])]})
-        shown = [number for number in sorted(wanted) if self.exists(number) and number not in self.hidden]
+        shown = [number for number in sorted(wanted) or self.ids() if self.exists(number) and number not in self.hidden]
+        page = shown if wanted else shown[:-3:-1]
         return web.json_response(
-            {"count": len(shown), "results": [None if number in self.nulls else self.sound(number) for number in shown]}
+            {"count": len(shown), "results": [None if number in self.nulls else self.sound(number) for number in page]}
         )
 
     async def preview(self, request: web.Request) -> web.StreamResponse:
