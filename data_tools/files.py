@@ -232,7 +232,8 @@ def lock(file: Path, busy_message: str, wait: bool = False) -> Iterator[None]:
 def lock_of(path: Path) -> Iterator[None]:
     """Lock the file `<path>.lock` for a `with` block. Raises KitError if another process writes to `path`."""
     busy = f"{path}: another process is writing to it; wait for its end or stop it"
-    with lock(path.with_name(f"{_short(path)}.lock"), busy):
+    whole = path.absolute()  # "." has no name
+    with lock(whole.with_name(f"{_short(whole)}.lock"), busy):
         yield
 
 

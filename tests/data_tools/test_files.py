@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from data_tools.errors import KitError
 from data_tools.files import (
     checksum,
+    is_locked,
     lock_of,
     quick_checksum,
     read_json,
@@ -66,6 +68,13 @@ def test_files_with_the_longest_allowed_names_are_written(name, tmp_path):
     with lock_of(tmp_path / name):
         write_text(tmp_path / name, "text")
     assert (tmp_path / name).read_text() == "text"
+
+
+def test_the_present_folder_is_locked_as_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    with lock_of(Path()):
+        assert is_locked(tmp_path / "out.lock")
 
 
 def test_lock_keeps_other_processes_out_until_its_holder_ends_or_dies(tmp_path, root):
