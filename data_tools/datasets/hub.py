@@ -41,10 +41,10 @@ def read_parquet(path: Path) -> Iterator[Sample]:
                 audio = _field(path, row, AUDIO)
                 if isinstance(audio, bytes):
                     audio = {"bytes": audio, "path": None}
-                if audio and (isinstance(audio, str) or not audio["bytes"]):
-                    raise KitError(f"{path}: row {number} has only a path, not the sound; use lbar data table")
+                if audio and not (isinstance(audio, dict) and audio.get("bytes")):
+                    raise KitError(f"{path}: row {number} has samples, or only a path, not a file; use lbar data table")
                 if audio:
-                    yield PurePath(audio["path"] or f"{path.stem}_{number:06}.wav").name, audio["bytes"], row
+                    yield PurePath(audio.get("path") or f"{path.stem}_{number:06}.wav").name, audio["bytes"], row
     except pyarrow.ArrowException as error:
         raise KitError(f"{path}: cannot be read as parquet ({error}); download it again") from None
 
@@ -66,7 +66,7 @@ def read_tar(path: Path) -> Iterator[Sample]:
                         fields["txt"] = data.decode().strip()
                 if name:
                     yield name, content, fields
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except (tarfile.TarError, EOFError, ValueError, TypeError) as error:
         raise KitError(f"{path}: cannot be read as a tar of samples ({error}); download it again") from None
 
 

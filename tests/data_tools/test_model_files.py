@@ -253,12 +253,20 @@ def test_damaged_or_unsuitable_shards_are_refused(tmp_path, capsys):
     assert main(command) == 1, "no column with audio"
     write_parquet(folder / "x.parquet", [row | {"text": " "}])
     assert main(command) == 1, "an empty caption"
+    samples = [0.1, 0.2]
+    for audio in (samples, {"array": samples, "path": "0.flac"}, {"bytes": None, "path": "0.flac"}, "0.flac"):
+        write_parquet(folder / "x.parquet", [{"audio": audio, "text": "a noise"}])
+        assert main(command) == 1
+        assert "only a path" in capsys.readouterr().err
+    write_parquet(folder / "x.parquet", [{"audio": {"bytes": SOUNDS[0]}, "text": "a noise"}])
+    assert main([*command[:-1], str(tmp_path / "other.jsonl")]) == 0, "a file without a name"
     (folder / "x.parquet").write_bytes(b"PAR1 cut")
     assert main(command) == 1
     (folder / "x.parquet").unlink()
     assert main(command) == 1, "no shards"
-    write_tar(folder / "x.tar", {"0.flac": SOUNDS[0], "0.json": b"{"})
-    assert main(command) == 1
+    for content in (b"{", b"[1]"):
+        write_tar(folder / "x.tar", {"0.flac": SOUNDS[0], "0.json": content})
+        assert main(command) == 1
     content = (folder / "x.tar").read_bytes()
     (folder / "x.tar").write_bytes(content[:700])
     assert main(command) == 1
