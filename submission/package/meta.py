@@ -38,7 +38,7 @@ def system_label(about: About, edition: Edition, index: int) -> str:
     It has the last name and the institute of the corresponding author, the task, and the number of the system.
     """
     author = about.corresponding
-    names = (re.sub(r"[\s._]+", "-", text) for text in (author.lastname, author.affiliation.abbreviation))
+    names = (re.sub(r"[\s._/]+", "-", text) for text in (author.lastname, author.affiliation.abbreviation))
     return f"{'_'.join(names)}_task{edition.task}_{index}"
 
 

@@ -35,7 +35,7 @@ def change(path: Path, **changes: Any) -> None:
 
 
 def about(count: int = 1, **changes: Any) -> dict[str, Any]:
-    affiliation = {"abbreviation": "U_X", "institute": "University X", "department": None, "location": "Town, Land"}
+    affiliation = {"abbreviation": "U_/X", "institute": "University X", "department": None, "location": "Town, Land"}
     author = {"lastname": "de la Cruz", "firstname": "Ana", "email": "ana@example.org", "affiliation": affiliation}
     names = [{"name": f"System {n}", "abbreviation": f"sys{n}"} for n in range(1, count + 1)]
     sources = {name: {"url": None} for name in ("world", "minilm", "castella")}
