@@ -43,4 +43,5 @@ def clean(text: str) -> str:
     sentences = [part for part in _SENTENCE.split(text) if not _ASIDE.search(part)]
     words = _EXTENSION.sub("", " ".join(sentences)).replace("_", " ").split()[:MAX_WORDS]
     text = " ".join(words).strip(" ,;:-")
-    return text if any(character.isalpha() for character in text) else ""
+    is_list = text.startswith(("['", '["'))  # which no manifest accepts
+    return text if any(character.isalpha() for character in text) and not is_list else ""

@@ -44,6 +44,7 @@ HEARD = (  # sentences about sounds that look like licences and asides
         ("Enjoy this! Hope you enjoy my rain. Credits to Bob.", ""),
         ("Only for non-commercial use.", ""),
         ("...!", ""),
+        ("['rain', 'wind']", ""),
         *((text, text) for text in HEARD),
         ("wave 1 " * 600, " ".join(["wave 1"] * (MAX_WORDS // 2))),
     ],
