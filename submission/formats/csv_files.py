@@ -122,7 +122,8 @@ def check_csv(data: bytes, edition: Edition, truth: Labels | None = None) -> Sub
 def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
     """Read a CSV as a score matrix, whose ids are texts and names.
 
-    In a ranked CSV, the clips of a row score as many points as ranks follow, and all others 0.
+    In a ranked CSV, the clips of a row score as many points as ranks follow, and all others 0. Scores that float32
+    would make equal are replaced by their ranks.
 
     Raises KitError for a file with problems.
     """
@@ -131,7 +132,10 @@ def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
     queries, cells = [row[0] for _, row in rows], [row[1:] for _, row in rows]
     if edition.output == "matrix":
         names, depth = header[1:], None
-        values = np.array(cells, dtype=np.float64).astype(np.float32)
+        exact = np.array(cells, dtype=np.float64)
+        values = exact.astype(np.float32)
+        if len(np.unique(values)) < len(np.unique(exact)):  # as of probabilities near 0 or 1: keep their order
+            values = np.unique(exact, return_inverse=True)[1].reshape(exact.shape).astype(np.float32)
     else:
         names, depth = truth.file_names, len(header) - 1
         column_of = {name: column for column, name in enumerate(names)}

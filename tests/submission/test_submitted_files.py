@@ -95,6 +95,15 @@ def test_scores_and_texts_survive_a_round_trip_through_a_matrix_csv(tmp_path):
     assert summarise_matrix(again, E2025).values == summarise_matrix(matrix, E2025).values
 
 
+def test_scores_that_only_float64_tells_apart_keep_their_order(tmp_path):
+    steps = np.random.default_rng(5).permutation(np.arange(288.0)).reshape(24, 12)
+    for scores in (1 - steps * 1e-12, 10 ** (-steps - 10)):
+        rows = [[text, *map(repr, row)] for text, row in zip(TEXTS, scores.tolist(), strict=True)]
+        (tmp_path / "x.csv").write_bytes(table([["index", *NAMES], *rows]))
+        again = read_csv(tmp_path / "x.csv", E2025, small_matrix()).values
+        assert (again.argsort(axis=None) == scores.argsort(axis=None)).all()
+
+
 def test_rows_and_columns_of_a_csv_may_have_any_order(tmp_path):
     matrix = small_matrix(values=np.random.default_rng(5).integers(0, 4, size=(24, 12)).astype(np.float32))
     write_csv(matrix, tmp_path / "x.csv", E2025)
