@@ -59,10 +59,13 @@ def plain_id(freesound_id: str) -> str:
     return str(int(freesound_id)) if is_freesound_id(freesound_id) else freesound_id
 
 
-def check_source(name: str) -> str:
-    """Return the source name unchanged. Raises KitError if it has characters that clip ids must not have."""
+def check_source(name: str, option: str = "--name") -> str:
+    """Return the source name unchanged. Raises KitError if it has characters that clip ids must not have.
+
+    option: Option that gives the name.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise KitError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by --name")
+        raise KitError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by {option}")
     return name
 
 

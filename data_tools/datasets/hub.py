@@ -142,6 +142,6 @@ def hub(
     files = [path for path in found if path.suffix in (".parquet", ".tar")]
     if not files:
         raise KitError(f"{paths[0]}: no .parquet or .tar file; download the data set first")
-    clips = unpack(files, audio, check_source(source or audio.absolute().name), caption, name or [])
+    clips = unpack(files, audio, check_source(source or audio.absolute().name, "--source"), caption, name or [])
     write_manifest(out, clips)
     print(f"wrote {out}: {counted(len(clips), 'clip')} of {counted(len(files), 'file')}")

@@ -249,6 +249,8 @@ def test_damaged_or_unsuitable_shards_are_refused(tmp_path, capsys):
     write_parquet(folder / "x.parquet", [row])
     assert main(command) == 1, "no column with captions"
     assert "odd" in capsys.readouterr().err
+    assert main([*command, "--source", "a b"]) == 1
+    assert "--source" in capsys.readouterr().err
     write_parquet(folder / "x.parquet", [{"text": "a noise"}])
     assert main(command) == 1, "no column with audio"
     write_parquet(folder / "x.parquet", [row | {"text": " "}])
