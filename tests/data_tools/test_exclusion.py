@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from data_files import PUBLISHED, rows, write_rows
 
+from data_tools.datasets.get import SETS
 from data_tools.errors import KitError
 from data_tools.exclusion import read_exclusions
 from data_tools.manifest import Clip, read_manifest, write_manifest
@@ -98,6 +99,7 @@ def test_published_exclusion_lists_are_read(shared):
     paths = published(shared)
     lists = read_exclusions(paths.values())
     assert [len(read_exclusions([path])) for path in paths.values()] == [3079, 7941, 2077, 1040]
+    assert {file.name for file in SETS["exclusion_lists"].files} == {paths["strict"].name, paths["official"].name}
     official = paths["official"].name
     evaluation = {row["sound_id"] for row in rows(paths["evaluation"])} - {"Not found"}
     assert len(evaluation) == 1040
