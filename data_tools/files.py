@@ -91,7 +91,8 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise located(error, path) if error.filename in (None, str(temporary)) else error from None
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary.exists():  # a read-only disk refuses to remove even a missing file
+            temporary.unlink()
 
 
 @contextmanager

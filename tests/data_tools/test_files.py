@@ -1,5 +1,6 @@
 """Files: written whole, locked, hashed, and read with the place of a fault."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,17 @@ def test_error_of_a_failed_write_names_the_target_and_leaves_nothing(tmp_path, w
         fill()
     assert caught.value.filename == str(tmp_path / "a")
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "full"]
+
+
+def test_error_of_a_read_only_disk_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    def refuses(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "write_text", refuses)
+    monkeypatch.setattr(Path, "unlink", refuses)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        write_text(tmp_path / "a", "text")
+    assert caught.value.filename == str(tmp_path / "a")
 
 
 @pytest.mark.parametrize("name", ["a" * 255, "狗" * 85])
