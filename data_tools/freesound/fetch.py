@@ -194,7 +194,7 @@ def fetch(
     licences: list[str] | None = None,
     ai_preferences: list[str] | None = None,
     limit: Annotated[int | None, typer.Option(min=1)] = None,
-    rate: int = 44100,
+    rate: Annotated[int, typer.Option(min=1, max=655_350)] = 44100,  # the range of FLAC
 ) -> None:
     """Fetch the sounds whose descriptions score best.
 

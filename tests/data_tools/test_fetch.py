@@ -188,3 +188,4 @@ def test_exclusion_lists_must_be_named_or_refused(store, site, capsys):
     assert fetch(store, site, exclude=store.parent / "gone.csv") == 1
     assert fetch(store, site, "--seconds", 5, 3) == 1
     assert fetch(store, site, "--threshold", 1) == 1, "no sound"
+    assert fetch(store, site, "--rate", 0) == fetch(store, site, "--rate", 1_000_000) == 2
