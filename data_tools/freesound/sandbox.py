@@ -151,7 +151,7 @@ def sandbox(
     *,
     sounds: Annotated[int, typer.Option(min=1)] = 2000,
     seed: int = 1,
-    port: int = 8025,
+    port: Annotated[int, typer.Option(min=0, max=65_535)] = 8025,
 ) -> None:
     """Serve invented sounds as Freesound does, without a key.
 

@@ -30,5 +30,6 @@ def test_commands_run_against_the_sandbox_until_one_fails(tmp_path):
     path, other = tmp_path / "s.sqlite", tmp_path / "other.sqlite"
     commands = [f"crawl {path}", f"status {path}", "status missing.sqlite", f"crawl {other}"]
     assert main(["sandbox", "--port", "0", "--sounds", "100", *commands]) == 1
+    assert main(["sandbox", "--port", "99999"]) == 2
     assert len(stored(path)) == len(Sandbox(100).ids())
     assert not other.exists()
