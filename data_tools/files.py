@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 from typing import Any, BinaryIO
 
 from data_tools.errors import KitError, located
@@ -111,7 +112,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def _temporary_path(path: Path) -> Path:
-    return path.absolute().with_name(f".{_short(path)}.{os.getpid()}.part")
+    return path.absolute().with_name(f".{_short(path)}.{get_ident()}.{os.getpid()}.part")
 
 
 def _short(path: Path) -> str:
@@ -120,7 +121,7 @@ def _short(path: Path) -> str:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the temporary files and folders, .NAME.PID.part, that ended processes of this machine left below a folder.
+    """Remove the temporary files and folders, .NAME.THREAD.PID.part, of ended processes of this machine.
 
     The caller must hold the folder's lock: processes of another machine that shares the folder are not visible.
     """
@@ -192,12 +193,15 @@ def checksum(path: Path, kind: str = "sha256") -> str:
 
 
 def quick_checksum(path: Path) -> str:
-    """Return the sha256 of a file's size, its first and last 64 KiB, and 64 short blocks between them."""
+    """Return the sha256 of a file's size, its first and last 64 KiB, and short blocks between them.
+
+    There are about 64 blocks, or more, so that at most 64 KiB lie between two.
+    """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         parts = [(0, ENDS_BYTES), (max(0, size - ENDS_BYTES), ENDS_BYTES)]
         if size > ENDS_BYTES:
-            parts += [(size * number // BLOCKS, BLOCK_BYTES) for number in range(BLOCKS)]
+            parts += [(start, BLOCK_BYTES) for start in range(0, size, min(size // BLOCKS, ENDS_BYTES))]
         digest = hashlib.sha256(f"{size}\n".encode())
         for start, count in parts:
             file.seek(start)

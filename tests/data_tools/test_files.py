@@ -3,6 +3,7 @@
 import errno
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,17 @@ def test_lock_keeps_other_processes_out_until_its_holder_ends_or_dies(tmp_path, 
             pass
 
 
+def test_two_threads_replace_one_file_at_once(tmp_path):
+    def write(text: str) -> None:
+        with replacing(tmp_path / "a") as part:
+            part.write_text(text)
+
+    with replacing(tmp_path / "a") as part, ThreadPoolExecutor(1) as threads:
+        part.write_text("later")
+        threads.submit(write, "earlier").result()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "later")]
+
+
 def test_quick_checksum_reads_the_size_the_ends_and_short_blocks(tmp_path):
     content = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8).tobytes()
     contents = {
@@ -120,6 +132,9 @@ def test_quick_checksum_reads_the_size_the_ends_and_short_blocks(tmp_path):
     found = {name: quick_checksum(tmp_path / name) for name in contents}
     assert found["one"] == found["same"] == found["elsewhere"] != checksum(tmp_path / "one")
     assert len({found[name] for name in ("one", "start", "end", "longer")}) == 4
+    for name, value in ("silence", 0), ("an event", 9):  # of .4 s in a recording of a minute
+        (tmp_path / name).write_bytes(bytes(5_100_000) + bytes([value]) * 70_000 + bytes(5_000_000))
+    assert quick_checksum(tmp_path / "silence") != quick_checksum(tmp_path / "an event")
 
 
 class _Point(BaseModel):
