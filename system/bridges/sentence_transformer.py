@@ -44,7 +44,8 @@ class RetrieverModule(InputModule):  # type: ignore[misc]
         kind = str(infer_batch_modality(inputs, supported_modalities=self.modalities))
         if absent := [one for one in inputs if kind == "text" and isinstance(one, str) and is_audio_name(one)]:
             raise KitError(f"{absent[0]}: no such audio file; correct the path")
-        return {kind: [one[kind] if isinstance(one, dict) and kind in one else one for one in inputs]}
+        found = [one[kind] if isinstance(one, dict) and kind in one else one for one in inputs]
+        return {kind: [prompt + one for one in found] if prompt and kind == "text" else found}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Embed a batch: `sentence_embedding` (N, D)."""

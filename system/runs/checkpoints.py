@@ -167,7 +167,10 @@ def save_weights(weights: Mapping[str, torch.Tensor], path: Path) -> None:
     Tensors that share memory are written twice, since the format refuses them.
     """
     with replacing(path) as temporary, write_errors(path):
+        temporary.touch()
+        mode = temporary.stat().st_mode
         save_file({name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}, temporary)
+        temporary.chmod(mode)  # the library's own lets no other user read
 
 
 @contextmanager

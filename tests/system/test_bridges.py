@@ -40,6 +40,8 @@ def test_sentence_transformer_of_an_export_gives_the_embeddings_of_the_kit(expor
     sounds = [soundfile.read(path, dtype="float32") for path in paths]
     own = model.encode_text(texts), model.encode_audio(paths)
     assert np.array_equal(opened.encode(texts), own[0])
+    assert np.array_equal(opened.encode(texts, prompt="a high "), model.encode_text([f"a high {one}" for one in texts]))
+    assert len({path.stat().st_mode & 0o777 for path in exported.iterdir() if path.is_file()}) == 1
     assert np.allclose(opened.encode(texts[0], convert_to_tensor=True).numpy(), own[0][0], atol=1e-6)  # no padding
     for form in (
         paths,
