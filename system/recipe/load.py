@@ -223,13 +223,14 @@ def import_kinds(files: Iterable[Path]) -> Iterator[tuple[Keys, str]]:
 
 
 def _import_file(path: Path) -> None:
-    """Run a Python file, unless its content was run before."""
+    """Run a Python file, unless its content was the last that was run."""
     module = f"imported_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     spec = spec_from_file_location(module, path)
     if spec is None or spec.loader is None:
         raise ImportError("the file's name must end in .py")
-    if module in sys.modules:
+    if module == next((name for name in reversed(sys.modules) if name.startswith("imported_")), None):
         return
+    sys.modules.pop(module, None)  # the newest class of a kind counts
     sys.modules[module] = module_from_spec(spec)
     try:
         spec.loader.exec_module(sys.modules[module])
