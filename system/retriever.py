@@ -8,7 +8,7 @@ All that ranks goes through a Retriever: `run`, `rank`, `locate`, `search`, `ser
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,6 +33,7 @@ from system.moments.windows import MAX_FRAMES, By, Decoding
 from system.ranking.embedding import cache_folder, embed_cached, embed_clips, embed_texts, require_readable, vectors
 from system.ranking.entries import RankHubCorrected, matrix_labels
 from system.ranking.windows import Located, find_windows, frame_series
+from system.recipe.load import as_change
 from system.runs.open import Trained, open_trained
 from system.waves import as_files, is_path, sounds_of
 
@@ -194,8 +195,8 @@ class Retriever:
             offset: Number of best clips to leave out.
         """
         texts = _to_texts(texts)
-        if top < 1:
-            raise KitError(f"top is {top}; give at least 1")
+        if top < 1 or offset < 0:
+            raise KitError(f"top is {top}, offset {offset}; give at least 1 and 0")
         if not isinstance(audio, Pool) and not _are_files(sounds_of(audio)):
             raise KitError("search needs audio files, not waves; write the waves to files, or compare embeddings")
         self.require_known(texts)
@@ -344,7 +345,7 @@ def _are_files(sounds: Sequence[Any]) -> bool:
 
 
 def _to_texts(texts: Texts) -> list[str]:
-    found = [texts] if isinstance(texts, str) else list(texts)
+    found = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
     if not all(isinstance(text, str) for text in found):
         raise KitError("a text is no str; leave out what is empty, or convert it")
     if not found:
@@ -357,7 +358,7 @@ def load_model(
     name: str | os.PathLike[str],
     device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
-    changes: Sequence[str] = (),
+    changes: Mapping[str, Any] | Sequence[str] = (),
 ) -> Retriever:
     """Open a trained or published model.
 
@@ -367,11 +368,14 @@ def load_model(
     Args:
         device: cuda, cuda:1, mps or cpu; None: CUDA if the machine has a GPU, else the CPU.
         cache: Folder for embeddings of clips; None: lbar-kit in the user's cache directory.
-        changes: Changed settings KEY=VALUE; of a trained model only paths.
+        changes: Settings by key, or KEY=VALUE; of a trained model only paths.
     """
-    folder = cache_folder(Path(cache) if cache else None)
-    banks = Path("banks") if Path("banks").is_dir() else folder / "banks"
-    trained = open_trained(Path(name), None, None, changes, device_of(device) if device else None, banks)
+    folder = cache_folder(Path(cache) if cache else None).absolute()
+    banks = Path("banks").absolute() if Path("banks").is_dir() else folder / "banks"
+    if isinstance(changes, Mapping):
+        changes = [as_change(key, value) for key, value in changes.items()]
+    trained = open_trained(Path(name), None, None, changes, device_of(str(device)) if device else None, banks)
+    trained.model.eval()  # a thread that embeds restores the mode, while others embed
     if corrected := [key for key, entry in trained.recipe.rank.items() if isinstance(entry, RankHubCorrected)]:
         log.warning("without the hub correction of %s, which only the run's own entries have", ", ".join(corrected))
     return Retriever(trained, folder)

@@ -84,7 +84,7 @@ def evaluate(
 
     Args:
         model: An open one, or what `load_model` opens.
-        audio: A manifest (.jsonl), or a folder.
+        audio: A manifest (.jsonl).
         split: Of the manifest; None: all.
     """
     clips, asked = _listed(Path(audio), None, split)

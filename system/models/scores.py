@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from data_tools.errors import KitError
 from system.kinds import OfKind
 from system.models.batch import Embedded, Embeddings, Ragged, unit_vectors
 from system.moments.labellings import length_mask, log_partition
@@ -344,7 +345,7 @@ class BoundaryScore(MomentScore):
 
 def _counts(series: Embeddings) -> Tensor:
     if series.lengths is None:
-        raise ValueError("this score needs one embedding per frame; use an encoder that returns series")
+        raise KitError("this score needs one embedding per frame; use an encoder that returns series, or score_sounds")
     return series.lengths
 
 

@@ -174,7 +174,7 @@ def file_key(path: str) -> str:
     except OSError:
         return ""
     times = f"{status.st_mtime_ns}\n{status.st_ctime_ns}"  # copies may keep the first
-    return hashlib.sha256(f"{os.path.abspath(path)}\n{status.st_size}\n{times}".encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(f"{os.path.abspath(path)}\n{status.st_size}\n{times}")).hexdigest()[:32]
 
 
 def embed_cached(

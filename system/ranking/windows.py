@@ -91,6 +91,10 @@ class Located(NamedTuple):
     edges: np.ndarray  # (T + 1,) seconds
     frames: np.ndarray  # (T,) probability to be in a moment
 
+    def __repr__(self) -> str:
+        """Show the windows."""
+        return f"Located({self.windows})"
+
 
 def score_recordings(
     model: RetrievalModel,

@@ -23,6 +23,7 @@ def table_of_runs(folder: str | os.PathLike[str] = "runs") -> pd.DataFrame:
     that --set changed, or what is damaged.
     """
     folder = Path(folder)
+    require_folder(folder, "name the folder that contains all runs")
     recipes = sorted([*folder.glob("*/resolved.json"), *folder.glob("*/*/resolved.json")])
     rows = [_row(path.parent) | {"run": path.parent.relative_to(folder).as_posix()} for path in recipes]
     if (folder / "resolved.json").exists():
@@ -54,7 +55,6 @@ def _row(folder: Path) -> dict[str, Any]:
 
 def print_runs(folder: Path, sort: str = "name") -> None:
     """Print the table by name, or the best run first."""
-    require_folder(folder, "name the folder that contains all runs")
     table = table_of_runs(folder)
     if not len(table):
         print(f"{folder}: no run yet; make a run with lbar run RECIPE")

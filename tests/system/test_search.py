@@ -1,5 +1,6 @@
 """Searching a folder from the command line and from Python: the order of rank, and nothing dropped without a word."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from submission.ordering import ranked_columns
+from system import table_of_runs
 from system.__main__ import main
 from system.retriever import list_clips, load_model
 
@@ -124,8 +126,15 @@ ODD_CALLS = {
     "bytes": (lambda m: m.encode_audio(np.zeros(9, np.uint8), rate=16_000), "type uint8; give"),
     "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), r"shape \(2, 9\)"),
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
-    "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large for 32 bits"),
-    "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN, infinite or too large"),
+    "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "far above full scale"),
+    "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN"),
+    "16 bits as floats": (lambda m: m.encode_audio(np.full(16_000, 9000.0), rate=16_000), "far above full scale"),
+    "16 bits as int64": (lambda m: m.encode_audio([{"array": [9] * 99, "sampling_rate": 16_000}]), "type int64"),
+    "a closed end": (lambda m: m.encode_audio(io.BytesIO()), "rewind"),
+    "None for a sound": (lambda m: m.encode_audio(None), "a sound is None"),
+    "None for a text": (lambda m: m.encode_text(None), "a text is no str"),
+    "an offset below 0": (lambda m: m.search("a deep tone", "sounds", offset=-2), "offset -2"),
+    "no folder of runs": (lambda m: table_of_runs("none"), "none: no such folder"),
     "waves to rank": (lambda m: m.search("a", [WAVE]), "search needs audio files"),
     "no file": (lambda m: m.encode_audio(["none.wav"]), r"none\.wav: no such"),
     "a broken file": (lambda m: m.encode_audio([__file__]), r"test_search\.py: "),
