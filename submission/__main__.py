@@ -224,10 +224,15 @@ def pack(
         report: The technical report (.pdf).
     """
     from submission.package.pack import pack as write_package
+    from submission.runs.entry import open_entry
 
     if out.suffix != ".zip" or "." in out.stem:
         raise KitError(f"{out}: a package is NAME.zip without another dot")
-    year = common_edition(edition, [part for name in systems for part in name.split(",")])
+    parts = [part for name in systems for part in name.split(",")]
+    year = common_edition(edition, parts)
+    ranked = {open_entry(part).blind_edition for part in parts if not part.endswith(".npy")}
+    if not edition and not ranked <= {None, year.name}:
+        raise KitError(f"the figures are of edition {year.name}, the blind set is not; add the --edition to submit to")
     packed = write_package(systems, about, year, out, report)
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.source}")
@@ -236,7 +241,7 @@ def pack(
             print(f"warning: not ready: the answers are known; {cure}")
     if report is None:
         print("warning: not ready: no technical report; add --report")
-    print(f"wrote {out}")
+    print(f"wrote {out}: a package of edition {year.name}")
 
 
 def report(

@@ -75,6 +75,7 @@ def castella(
     suffixes = FRAME_SUFFIXES if features else AUDIO_SUFFIXES
     folder = features or audio or root
     source = check_source(name)
+    require_folder(folder)
     queries, clips, found = _files_by_split(root), list[Clip](), list[Moment]()
     for output in (out, moments):
         require_other(output, queries.values())

@@ -64,7 +64,7 @@ def read_blind_set(queries: Path, audio: Path) -> Labels:
 
     names, _ = audio_tree(audio)
     if not names:
-        raise KitError(f"{audio}: no audio file")
+        raise KitError(f"{audio}: no folder with audio files; correct the path")
     relevant: dict[str, list[str] | None] = {}
     for line, row in read_table(queries, ["caption"]):
         if (text := row["caption"]) in relevant or not text.strip():

@@ -317,6 +317,8 @@ def compare(system: Summary, others: Sequence[Summary]) -> Difference:
 def _values_of(system: Summary, other: Summary) -> np.ndarray:
     """Return the other system's primary metric of each of this one's queries."""
     own, theirs = system.queries, other.queries
+    if system.primary not in other.per_query:
+        raise KitError(f"only one of the systems has {system.primary}; compare systems of one edition")
     row_of = {text: row for row, text in enumerate(theirs.texts)}
     are_unique = len(row_of) == len(theirs.texts) == len(own.texts) and row_of.keys() == set(own.texts)
     if own.texts != theirs.texts and not are_unique:

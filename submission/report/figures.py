@@ -11,8 +11,10 @@ LONGEST = 27  # characters of a label
 
 
 def draw_systems(systems: Mapping[str, Summary], levels: Mapping[str, float]) -> bytes:
-    """Draw the primary metric of systems, beside reference values."""
-    first, names = next(iter(systems.values())), [*systems, *levels]
+    """Draw the first system's primary metric of all that have it, beside reference values."""
+    first = next(iter(systems.values()))
+    systems = {name: one for name, one in systems.items() if first.primary in one.values}
+    names = [*systems, *levels]
     scale, unit = (100, " in %") if first.of_moments else (1, "")
     figure = new_figure(1.1 + 0.35 * len(names))
     axes = figure.add_subplot(xlabel=first.primary + unit)

@@ -80,6 +80,11 @@ class Entry:
         same = [name for name in names if self._how(name) == self._how(self.name)]
         return replace(self, name=same[0]) if len(same) == 1 else None
 
+    @property
+    def blind_edition(self) -> str | None:
+        """Edition of the blind entry, if there is one."""
+        return str(self.recipe["rank"][blind.name]["edition"]) if (blind := self.blind) else None
+
     def _how(self, name: str) -> list[dict[str, Any]]:
         """Return the settings that decide how an entry scores."""
         return [{key: own[key] for key in own.keys() - ELSEWHERE} for own in self._settings(name)]

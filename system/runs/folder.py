@@ -191,7 +191,9 @@ class Run:
         before, now = (_training_settings(one) for one in (load_recipe(self.resolved).recipe, loaded.recipe))
         if json.dumps(before) != json.dumps(now):
             keys = ", ".join(key for key, _, _ in differing(before, now)) or "the order of stages or experts"
-            raise KitError(f"{self.folder} is a run with other settings ({keys}); make another run with --name")
+            raise KitError(
+                f"{self.folder} is a run with other settings ({keys}); repeat its --set, or give a new --name"
+            )
 
     def adopt(self, loaded: Loaded) -> None:
         """Write the recipe, if it is new or differs."""

@@ -155,6 +155,7 @@ def test_folders_without_castella_are_refused(tmp_path, capsys):
     assert "no queries" in failure(capsys, *argv)
     release(tmp_path / "castella_val_release.jsonl")
     assert "no query is left" in failure(capsys, *argv)
+    assert "no such folder" in failure(capsys, *argv, "--features", tmp_path / "clpa")
     release(tmp_path / "clotho_val_release.jsonl")
     assert "both" in failure(capsys, *argv)
     (tmp_path / "clotho_val_release.jsonl").unlink()

@@ -102,7 +102,14 @@ def write_run(folder: Path, seed: int = 0) -> Path:
         ranked[name] = ranked_result(matrix, get_edition(2022), small_matrix(9), **facts).document()
         ranks[name] = entry(data=data, checkpoint="last" if name == "last" else "mAP@10")
     ranks["mean"] = {"kind": "mean", "of": ["best", "last"], "edition": 2022}
-    ranks["blind"] = {"kind": "blind", "audio": "x", "queries": "y", "stage": "only", "checkpoint": "mAP@10"}
+    ranks["blind"] = {
+        "kind": "blind",
+        "audio": "x",
+        "queries": "y",
+        "stage": "only",
+        "checkpoint": "mAP@10",
+        "edition": 2022,
+    }
     texts = [f"blind {n}" for n in range(24)]
     blind = small_matrix(seed + 7, query_texts=texts, relevant=[None] * 24, facts=made)
     write_scores(folder / "scores/blind.npy", blind)
@@ -150,7 +157,7 @@ def write_moments_run(folder: Path) -> Path:
             "new_texts": None, "figures_of_new_texts": None, "data": "evaluation", "queries": 4, "clips": 3,
             "checkpoint": "only epoch 1", "fitted": None, "edition": "2026", "also_trained_on": 0,
         }  # fmt: skip
-    rank = {"found": entry(kind="moments"), "blind": entry(kind="moments", data="list")}
+    rank = {"found": entry(kind="moments"), "blind": entry(kind="moments", data="list", edition=2026)}
     data = result(folder)["data"]
     data["train"]["sets"]["castella"] = data["train"]["sets"]["world"]
     return write_common(folder, rank, moments=moments, data=data)

@@ -250,6 +250,19 @@ def test_systems_that_cannot_be_packed_are_refused(here, edition, systems, chang
     assert not Path("mine.zip").exists()
 
 
+def test_edition_of_a_package_must_be_chosen_if_the_blind_set_has_another(here, capsys):
+    argv = ["pack", "run1", "--about", "about.yaml", "--report", "report.pdf", "--out", "mine.zip"]
+    Path("about.yaml").write_text(yaml.safe_dump(about(1)))
+    assert main(argv) == 0
+    assert "edition 2022" in capsys.readouterr().out
+    recipe = json.loads(Path("run1/resolved.json").read_text())
+    recipe["rank"]["blind"]["edition"] = 2025
+    Path("run1/resolved.json").write_text(json.dumps(recipe))
+    assert main(argv) == 1
+    assert "add the --edition" in capsys.readouterr().err
+    assert main([*argv, "--edition", "2025"]) == 0
+
+
 LABEL = "de-la-Cruz_U-X_task6b_1"
 Files = dict[str, bytes]
 

@@ -102,6 +102,15 @@ def test_clips_without_audio_are_named(made, tmp_path):
     assert "no audio: " in html
 
 
+def test_page_beside_a_run_of_another_edition_is_written(made, tmp_path):
+    later = shutil.copytree(made / "run", tmp_path / "later")
+    result = json.loads((later / "result.json").read_text())
+    result["rank"]["best"]["edition"] = "2025"
+    (later / "result.json").write_text(json.dumps(result))
+    assert main(["report", str(later), "--beside", f"{made}/run"]) == 0
+    assert "mAP@16" in (later / "report.html").read_text(encoding="utf-8")
+
+
 def test_settings_that_differ_are_listed(made, tmp_path):
     run = shutil.copytree(made / "run", tmp_path / "run")
     recipe = json.loads((run / "resolved.json").read_text())
