@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 from typing import Any, BinaryIO
@@ -92,8 +92,8 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise located(error, path) if error.filename in (None, str(temporary)) else error from None
     finally:
-        if temporary.exists():  # a read-only disk refuses to remove even a missing file
-            temporary.unlink()
+        with suppress(OSError):  # a read-only disk refuses to remove even a missing file
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager

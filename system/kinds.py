@@ -9,6 +9,12 @@ from pydantic_core import PydanticKnownError
 
 from data_tools.settings import Strict
 
+IMPORTED: list[str] = []  # modules of a user's files; the kinds of the last one count
+
+
+def _turn(kind: type) -> int:
+    return IMPORTED.index(kind.__module__) if kind.__module__ in IMPORTED else -1
+
 
 class OfKind(Strict):
     """Settings that are one of several kinds.
@@ -28,7 +34,7 @@ class OfKind(Strict):
         found: dict[str, type[Self]] = {}
         if "kind" in cls.__annotations__:  # else settings that several kinds share
             found |= dict.fromkeys(get_args(cls.model_fields["kind"].annotation), cls)
-        for one in cls.__subclasses__():
+        for one in sorted(cls.__subclasses__(), key=_turn):
             found |= one.known_kinds()
         return found
 

@@ -8,7 +8,7 @@ All that ranks goes through a Retriever: `run`, `rank`, `locate`, `search`, `ser
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -133,7 +133,7 @@ class Retriever:
         Args:
             audio: A folder with its subfolders, or a manifest (.jsonl). Or a sound or a list of sounds: files, clips,
                 open files, arrays or tensors of samples, (n,), (1, n) or (n, channels), floats with full scale 1.0 or
-                signed integers; or the dicts or decoders of a Hugging Face data set.
+                signed integers of at most 32 bits; or the dicts or decoders of a Hugging Face data set.
             rate: Sample rate of arrays, in Hz.
             normalize: As for texts.
             split: Of a manifest; None: all.
@@ -345,7 +345,7 @@ def _are_files(sounds: Sequence[Any]) -> bool:
 
 
 def _to_texts(texts: Texts) -> list[str]:
-    found = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
+    found = [texts] if texts is None or isinstance(texts, str) else list(texts)
     if not all(isinstance(text, str) for text in found):
         raise KitError("a text is no str; leave out what is empty, or convert it")
     if not found:

@@ -24,7 +24,7 @@ def sounds_of(audio: Any) -> Sequence[Any]:
     is_file = hasattr(audio, "read") or hasattr(audio, "get_all_samples")
     if is_array or is_file or is_path(audio) or isinstance(audio, dict):
         return [audio]
-    if not isinstance(audio, Iterable):
+    if not isinstance(audio, Iterable) and not hasattr(audio, "__getitem__"):
         raise KitError(f"a sound is {audio!r}; give a file, samples, or a list of them")
     return audio if isinstance(audio, Sequence) else list(audio)
 
@@ -53,13 +53,17 @@ def _as_file(sound: Any, rate: int | None, place: Path) -> Path:
     if isinstance(sound, dict) and (sound.get("bytes") or sound.get("path")):
         return _write_bytes(sound["bytes"], sound.get("path"), place) if sound.get("bytes") else Path(sound["path"])
     if hasattr(sound, "read"):
-        return _write_bytes(sound.read(), getattr(sound, "name", None), place)
+        try:
+            content = sound.read()
+        except ValueError:
+            raise KitError("an open file is closed, or a text file; open it in binary mode") from None
+        return _write_bytes(content, getattr(sound, "name", None), place)
     return _write_wave(sound, rate, place)
 
 
 def _write_bytes(content: bytes, name: Any, place: Path) -> Path:
     """Write the bytes of an audio file, with its suffix."""
-    if not isinstance(content, bytes) or not content:
+    if isinstance(content, str) or not content:
         raise KitError("an open file gives no bytes; open it in binary mode, or rewind it with seek(0)")
     path = place.with_suffix(PurePath(name).suffix if isinstance(name, str) else ".wav")
     path.write_bytes(content)
@@ -78,7 +82,7 @@ def _write_wave(samples: Any, rate: Any, place: Path) -> Path:
         samples = (samples.float() if samples.is_floating_point() else samples).detach().cpu()
     wave = np.asarray(samples)
     wave = wave[0] if wave.ndim == 2 and len(wave) == 1 else wave
-    is_number = wave.dtype.kind == "f" or wave.dtype in (np.int8, np.int16, np.int32)  # int64: of unknown scale
+    is_number = wave.dtype.kind == "f" or (wave.dtype.kind == "i" and wave.dtype.itemsize <= 4)  # int64: of any scale
     if not is_number or wave.ndim not in (1, 2) or not wave.size or wave.shape[-1] > len(wave):
         hint = "give (samples,) or (samples, channels), floats or int16, several in a list; bytes as io.BytesIO"
         raise KitError(f"a wave has shape {wave.shape} and type {wave.dtype}; {hint}")

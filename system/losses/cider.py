@@ -256,7 +256,7 @@ class Relevance:
         factors = np.full_like(scores, points[0][1].factor)
         for (low, before), (high, after) in pairwise(points):  # some passes, 8 times faster than np.interp
             factors += (after.factor - before.factor) * np.clip((scores - low) / max(high - low, 1e-30), 0, 1)
-        return factors
+        return np.maximum(factors, points[-1][1].factor)  # rounding
 
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute the features of captions, for fast batches of them."""

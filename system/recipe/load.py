@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from data_tools.errors import KitError, first_line
 from data_tools.files import read_text, replacing, require_file
 from data_tools.settings import Document, Keys, cut, fault_of, parse
+from system.kinds import IMPORTED
 from system.recipe import schema
 from system.recipe.rules import below, child, fit_mistakes, name_mistakes
 
@@ -223,20 +224,17 @@ def import_kinds(files: Iterable[Path]) -> Iterator[tuple[Keys, str]]:
 
 
 def _import_file(path: Path) -> None:
-    """Run a Python file, unless its content was the last that was run."""
+    """Run a Python file, unless its content was run before."""
     module = f"imported_{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     spec = spec_from_file_location(module, path)
     if spec is None or spec.loader is None:
         raise ImportError("the file's name must end in .py")
-    if module == next((name for name in reversed(sys.modules) if name.startswith("imported_")), None):
-        return
-    sys.modules.pop(module, None)  # the newest class of a kind counts
-    sys.modules[module] = module_from_spec(spec)
-    try:
+    if module in IMPORTED:
+        IMPORTED.remove(module)
+    else:
+        sys.modules[module] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[module])
-    except BaseException:
-        del sys.modules[module]
-        raise
+    IMPORTED.append(module)
 
 
 def imported_files(names: object, folder: Path | None) -> dict[str, Path]:

@@ -224,10 +224,16 @@ def test_two_imports_of_one_name_and_a_moved_one_are_told_apart(own, world, tmp_
 
 
 def test_an_import_that_returns_to_its_earlier_text_is_used_as_it_is(own, tmp_path):
+    (tmp_path / "other.py").write_text("")
+    both, found = [f"imports=[{tmp_path}/losses.py, {tmp_path}/other.py]"], []
     for word in ("Minus", "Twice", "Minus"):
+        (tmp_path / "losses.py").write_text(LOSS.replace("Minus", word) + "raise ValueError\n")
+        with pytest.raises(KitError, match="ValueError"):
+            load_recipe(own, both)
         (tmp_path / "losses.py").write_text(LOSS.replace("Minus", word))
-        loss = load_recipe(own, [f"imports=[{tmp_path}/losses.py]"]).recipe.stages["only"].losses[0]
-        assert str(type(loss).__doc__).startswith(word)
+        found.append(type(load_recipe(own, both).recipe.stages["only"].losses[0]))
+        assert str(found[-1].__doc__).startswith(word)
+    assert found[0] is found[2], "it ran once"
 
 
 def test_odd_vectors_and_texts_are_kit_errors(model, sound):

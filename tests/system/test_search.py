@@ -120,6 +120,14 @@ def test_python_interface_takes_lists_numpy_arrays_or_one(model, folder):
 
 
 WAVE = np.zeros(1000)
+
+
+def _closed() -> io.BytesIO:
+    file = io.BytesIO(b"a")
+    file.close()
+    return file
+
+
 ODD_CALLS = {
     "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of a wave is None"),
     "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of a wave is 0"),
@@ -130,7 +138,9 @@ ODD_CALLS = {
     "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN"),
     "16 bits as floats": (lambda m: m.encode_audio(np.full(16_000, 9000.0), rate=16_000), "far above full scale"),
     "16 bits as int64": (lambda m: m.encode_audio([{"array": [9] * 99, "sampling_rate": 16_000}]), "type int64"),
-    "a closed end": (lambda m: m.encode_audio(io.BytesIO()), "rewind"),
+    "a file at its end": (lambda m: m.encode_audio(io.BytesIO()), "rewind"),
+    "a text file": (lambda m: m.encode_audio(io.StringIO("a")), "binary mode"),
+    "a closed file": (lambda m: m.encode_audio(_closed()), "closed"),
     "None for a sound": (lambda m: m.encode_audio(None), "a sound is None"),
     "None for a text": (lambda m: m.encode_text(None), "a text is no str"),
     "an offset below 0": (lambda m: m.search("a deep tone", "sounds", offset=-2), "offset -2"),
