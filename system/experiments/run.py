@@ -153,7 +153,7 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
     """
     recipe = loaded.recipe
     require_moments(recipe, data)
-    if not run.vocabulary.exists():
+    if not run.provenance.exists():  # until its data are recorded, they may change
         more = data.more_texts(recipe.trained_on)
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips, more))
     torch.manual_seed(recipe.seed)

@@ -137,7 +137,7 @@ def write_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
 
     It lists the clips of the run's stages, of its start models, and of its teachers.
     """
-    if run.trained_on.exists():
+    if run.provenance.exists():
         return
     clips = [
         TrainedClip(clip.id, clip.freesound_id or "", data.quick_checksum(clip))

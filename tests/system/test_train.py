@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import COUNTED, digest, lines, on_call, refused, signalled, unfinished
+from outcomes import COUNTED, digest, lines, on_call, refused, signalled, stopped, unfinished
 from safetensors.torch import load_file
 
 from data_tools.manifest import read_manifest
@@ -259,6 +259,20 @@ def test_recipe_with_two_experts_and_several_sources_is_trained_and_exported_and
     arguments = ["rank", str(tmp_path / "model"), str(manifest), "--split", "evaluation", "--out", str(out)]
     assert main(arguments) == 0
     assert np.allclose(read_scores(out).values, read_scores(tmp_path / "run/scores/evaluation.npy").values, atol=1e-6)
+
+
+def test_data_that_change_before_they_are_recorded_are_read_again(tmp_path, monkeypatch):
+    manifest = tiny.make_world(tmp_path / "tones", {"development": 12, "validation": 4, "evaluation": 10})
+    content = tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    command = ["run", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]
+    with monkeypatch.context() as patched:
+        patched.setattr("system.experiments.run.record_provenance", stopped)
+        assert main(command) == 130
+    first, *others = manifest.read_text().replace("tone sounds", "zebra sounds").splitlines(keepends=True)
+    manifest.write_text("".join(others))
+    assert main(command) == 0
+    assert "zebra" in (tmp_path / "run/vocabulary.json").read_text()
+    assert json.loads(first)["id"] not in (tmp_path / "run/trained_on.csv").read_text()
 
 
 def test_damaged_metrics_are_rewritten_from_the_checkpoints(unbroken, recipe, tmp_path):
