@@ -181,9 +181,9 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
     Those of chance and of a perfect system stand in the row of the first seed.
     """
     run = Run(folder_of(study, *key, runs))
-    epochs = run.read_metrics()
-    for name, entry in run.results.items():
-        ranked = open_entry(f"{run.folder}:{name}")
+    epochs, results = run.read_metrics(), run.results
+    for name in run.metrics:  # not of blind lists
+        entry, ranked = results[name], open_entry(f"{run.folder}:{name}")
         bounds: dict[str, Any]
         if isinstance(entry, MomentsResult):
             summary, tested = ranked.summary, "R1@0.7"

@@ -270,7 +270,10 @@ def test_fitted_parameters_are_stored_in_run_and_export_and_used_without_option_
 @pytest.mark.slow
 def test_study_of_a_moment_recipe_writes_a_table_of_moment_metrics(manifest, tmp_path):
     made = tiny_moments.recipe(manifest, tmp_path, epochs=1)
-    made["rank"].pop("thresholds")
+    made["rank"]["blind"] = made["rank"].pop("thresholds") | {"data": "blind"}
+    made["data"]["blind"] = made["data"]["evaluation"] | {"moments": str(tmp_path / "blind.jsonl")}
+    blind = [replace(one, windows=None) for one in tiny_moments.moments_of(manifest)]
+    write_moments(tmp_path / "blind.jsonl", blind, read_manifest(manifest))
     tiny.write_recipe(tmp_path / "r.yaml", made)
     columns = ["R1@0.5", "R1@0.7", "R1@0.7 under 2 s", "R1@0.7 new texts"]
     study = {"name": "small", "recipe": "r.yaml", "seeds": [1, 2], "columns": columns, "unit": "percent"}
@@ -278,6 +281,7 @@ def test_study_of_a_moment_recipe_writes_a_table_of_moment_metrics(manifest, tmp
     path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
     assert main(["run", str(path), "--runs", str(tmp_path / "runs")]) == 0
     header, _, *rows = (tmp_path / "runs/small/table.md").read_text().splitlines()
+    assert [row.split()[3] for row in rows if row.startswith("|")] == ["overlap", "overlap"], "blind has no figures"
     row = dict(
         zip(*([cell.strip(" *") for cell in line.strip("|").split("|")] for line in (header, rows[0])), strict=True)
     )
