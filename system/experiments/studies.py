@@ -133,7 +133,7 @@ def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, tra
     The table is written as table.md, table.tex and table.csv.
 
     Returns:
-        The table as Markdown; "" before the last step, and in all processes but the first.
+        The table as Markdown; "" before the last step, without figures, and in all processes but the first.
     """
     for loaded in cells.values():
         loaded.recipe.model.require_files()  # of the last cell too, before the first one runs
@@ -143,7 +143,7 @@ def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, tra
         run_steps(loaded, runs, folder, device, track, until)
         log.info("study %s: %s", study.name, describe_progress(folders))
     on_first(lambda: None)  # the first process still ranks the last run
-    if until != "results" or not is_first():
+    if until != "results" or not is_first() or not any(Run(folder).metrics for folder in folders):
         return ""
     numbers = summarise_study(study, cells, runs)
     texts = as_texts(study, numbers)
@@ -156,22 +156,24 @@ def run_study(study: Study, cells: Cells, runs: Path, device: Device | None, tra
 def summarise_study(study: Study, cells: Cells, runs: Path) -> pd.DataFrame:
     """Return means and deviations (n - 1) over seeds.
 
-    There is a row per cell and rank entry, in the study's unit. p is that of a paired test against the first cell.
+    There is a row per cell and rank entry, in the study's unit. p is that of a paired test against the first cell, if
+    both rank the same queries.
     """
     each = pd.DataFrame([row for key, one in cells.items() for row in _rows(study, key, one.recipe, runs)])
-    names = list(each.columns.drop(["cell", "data", "clips", "values", "groups"]))
+    names = list(each.columns.drop(["cell", "data", "clips", "values", "queries"]))
     names.sort(key=lambda name: not name.startswith("validation"))
     if study.unit == "percent":
         each[[name for name in names if "loss" not in name]] *= 100
     groups = each.groupby(["cell", "data"], sort=False)
     numbers = groups[["clips", *names]].mean().join(groups[names].std().add_suffix(" std"))
     numbers.insert(0, "seeds", groups.size())
-    first: dict[Any, np.ndarray] = {}
+    first: dict[Any, tuple[np.ndarray, list[str]]] = {}
     p = []
     for (_, data), seeds in groups:
-        values = np.mean(list(seeds["values"]), axis=0)
-        before = first.setdefault(data, values)
-        p.append(np.nan if before is values else paired_difference(before, values, seeds["groups"].iloc[0]).p)
+        values, queries = np.mean(list(seeds["values"]), axis=0), seeds["queries"].iloc[0]
+        before, texts = first.setdefault(data, (values, queries.texts))
+        is_paired = before is not values and texts == queries.texts
+        p.append(paired_difference(before, values, queries.groups).p if is_paired else np.nan)
     return numbers.assign(p=p)
 
 
@@ -198,7 +200,7 @@ def _rows(study: Study, key: tuple[str, int], recipe: schema.Recipe, runs: Path)
             tested = next((one[4:] for one in study.columns if one.startswith("T2A mAP")), "mAP@10")
             bounds = {"chance": entry.chance, "ceiling": entry.ceiling}
         row: dict[str, Any] = {"cell": key[0], "data": name, "clips": summary.queries.n_pool}
-        row |= {"groups": summary.queries.groups, "values": summary.per_query[tested]}
+        row |= {"queries": summary.queries, "values": summary.per_query[tested]}
         row |= validation_of(recipe, name, epochs) | {column: figures.get(column) for column in study.columns}
         if key[1] == study.seeds[0]:
             row |= {f"{what} {entry.metric}": value for what, value in bounds.items()}

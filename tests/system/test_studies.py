@@ -17,7 +17,15 @@ from outcomes import COUNTED, kill_after, refused, rewrite
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.runs.record import EpochLine
 from system.__main__ import main
-from system.experiments.studies import as_latex, as_texts, describe_progress, load_study, summarise_study, validation_of
+from system.experiments.studies import (
+    as_latex,
+    as_texts,
+    describe_progress,
+    load_study,
+    run_study,
+    summarise_study,
+    validation_of,
+)
 from system.recipe.load import load_recipe
 
 
@@ -100,6 +108,18 @@ def test_study_table_matches_hand_values(recipe, unbroken, tmp_path):
     assert lines[1] == r"\toprule"
     assert r"mixed\_up & evaluation & 2 & 2 &" in lines[4]
     assert r"\textbf{75.0 $\pm$ 35.4}" in lines[5]
+
+
+def test_cells_are_only_compared_on_the_same_queries(recipe, unbroken, tmp_path, monkeypatch):
+    path = write_study(tmp_path, recipe, seeds=[1], cells={"a": {}, "b": {}})
+    study, loaded = load_study(path, [], tmp_path)
+    folders = [shutil.copytree(unbroken, tmp_path / "margins" / cell) for cell in ("a_s1", "b_s1")]
+    write_matrix(folders[1] / "scores/evaluation.npy", MIXED)
+    assert summarise_study(study, loaded, tmp_path)["p"].isna().all()
+    monkeypatch.setattr("system.experiments.studies.run_steps", lambda *_: None)
+    for folder in folders:
+        rewrite(folder / "result.json", rank={})
+    assert run_study(study, loaded, tmp_path, None, None, "results") == "", "nothing is ranked"
 
 
 def test_study_table_shows_the_validation_of_the_ranked_checkpoint(world, tmp_path):
