@@ -205,7 +205,8 @@ def _identity(recipe: schema.Recipe, name: str) -> dict[str, Any]:
     found |= {f"data.{source}": recipe.data[source].model_dump(mode="json") for source in entry.sources}
     is_blind = any(recipe.data[source].split == "blind" for source in entry.sources)
     given = getattr(recipe.model.text, "blind_files", ()) if is_blind else ()
-    found |= checksums(map(Path, entry.other_models), map(Path, given))
+    settings = [Path(run, "resolved.json") for run in entry.other_models]  # its first entry names the checkpoint
+    found |= checksums(map(Path, entry.other_models), [*map(Path, given), *settings])
     if isinstance(entry, RankBlind) and not entry.missing_files:
         found["queries"] = [[query.id, query.text] for query in read_queries(Path(entry.queries))]
         found["clips"] = {clip.id: Data.quick_checksum(clip) for clip in list_clips(entry.audio)}

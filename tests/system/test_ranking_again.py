@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from outcomes import stopped
+from outcomes import rewrite, stopped
 from recorded_run import about
 
 from data_tools.errors import KitError
@@ -350,6 +350,9 @@ def test_mean_takes_the_scores_of_other_runs_and_models(desk, capsys):
     rank()
     again = scores("mean")
     assert again.values == pytest.approx(best.values, abs=1e-6), "another model stands there"
+    rewrite(Path("models/one/resolved.json"), rank={"evaluation": entry(checkpoint="m1")})
+    rank()
+    assert not np.allclose(scores("mean").values, best.values, atol=1e-3), "its first entry names epoch 1 of 3"
 
 
 def test_lost_files_of_a_rank_entry_are_written_again(desk):
