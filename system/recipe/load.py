@@ -244,7 +244,7 @@ def imported_files(names: object, folder: Path | None) -> dict[str, Path]:
         folder: Of a run or an exported model, whose copies are used if there are some.
     """
     found = {}
-    for number, name in enumerate(names if isinstance(names, list) else []):
+    for number, name in enumerate(map(str, names) if isinstance(names, list) else []):
         copy, file = f"{number}_{Path(name).name}", Path(name)
         kept = folder / "imports" / copy if folder else file
         found[copy] = kept if kept.exists() else file

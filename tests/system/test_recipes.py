@@ -81,6 +81,7 @@ stages:
     monitor: {data: [test], metrics: [loss, mAP@7], keep: 3}
 rank:
   evaluation: {kind: checkpoint, data: tset, stage: pretrain, checkpoint: m1, edition: 1999, csv: true}
+imports: [null]
 """
 PLANTED = [  # line, key
     (1, "name"), (7, "data.test"), (12, "model.audio.experts.logmel"), (15, "model.audio.heads"),
@@ -88,7 +89,8 @@ PLANTED = [  # line, key
     (26, "stages.pretrain.batch_size"), (28, "stages.pretrain.epochs"), (32, "stages.pretrain.losses.1.weight"),
     (32, "stages.pretrain.losses.1.wieght"), (33, "stages.pretrain.optimizer.lr"),
     (37, "stages.pretrain.monitor.data.0"), (37, "stages.pretrain.monitor.metrics.1"),
-    (39, "rank.evaluation.checkpoint"), (39, "rank.evaluation.data"), (39, "rank.evaluation.edition"),
+    (39, "rank.evaluation.checkpoint"), (39, "rank.evaluation.data"), (39, "rank.evaluation.edition"), (40, "imports"),
+    (40, "imports.0"),
 ]  # fmt: skip
 
 
