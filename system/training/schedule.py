@@ -69,7 +69,7 @@ def learning_rate(stage: schema.Stage, base: float, step: int, steps_per_epoch: 
     if isinstance(schedule, schema.StepDecay):
         return base * schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
     if isinstance(schedule, schema.Plateau):
-        return base * max(schedule.factor ** _plateaus(schedule, history), schedule.min_lr / stage.optimizer.lr)
+        return base * max(schedule.factor ** _plateaus(schedule, history), min(1, schedule.min_lr / stage.optimizer.lr))
     if step < schedule.warmup_steps:
         return base * ((step + 1) / schedule.warmup_steps)
     rest = max(1, stage.epochs * steps_per_epoch - schedule.warmup_steps)

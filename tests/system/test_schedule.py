@@ -55,11 +55,11 @@ def test_constant_cosine_epoch_and_step_schedules_match_hand_values():
 def test_plateau_schedule_matches_torch_scheduler():
     for seed in range(20):
         values = 1 + np.cumsum(np.random.default_rng(seed).normal(-0.002, 0.01, 80))
-        settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], min_lr=1e-5)
+        settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], min_lr=(1e-5, 1e-2)[seed == 19])
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
         theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
             optimizer, factor=0.1, patience=settings.patience, threshold=settings.threshold, threshold_mode="abs",
-            min_lr=1e-5,
+            min_lr=settings.min_lr,
         )  # fmt: skip
         for epoch in range(len(values)):
             ours = 1e-3 * rate_factor(stage(settings), 0, 1, losses_of(*values[:epoch]))
