@@ -244,10 +244,13 @@ def lock_of(path: Path) -> Iterator[None]:
 
 def is_locked(file: Path) -> bool:
     """Return whether a process has locked the lock file now."""
+    import fcntl  # of Unix
+
     if not file.exists():
         return False
-    try:
-        with lock(file, ""):
-            return False
-    except KitError:
-        return True
+    with file.open("rb") as opened:  # a file of another user, or on a read-only disk, can be read alone
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # filelock's own kind of lock
+        except BlockingIOError:
+            return True
+    return False
