@@ -98,7 +98,8 @@ def run_steps(
         initial = {name: value.cpu().clone() for name, value in model.state_dict().items()}  # not in a GPU's memory
         ranking = RunRanking(recipe, run, data, model, initial)
         on_first(ranking.prepare)  # errors of ranking are found before the training
-        train(recipe, run, data, model, initial, relevance, Tracking(track if is_first() else None, run, profile))
+        tracking = Tracking(track, run, profile) if is_first() else Tracking(None, run)
+        train(recipe, run, data, model, initial, relevance, tracking)
         if is_first() and until == "results":
             run.result.unlink(missing_ok=True)  # its entries change now
             run.adopt(loaded)
