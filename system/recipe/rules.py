@@ -37,7 +37,8 @@ REFERENCES = {
     "rank.*.validation": ("data", "name a validation split"),
 }
 COMBINED = {"mean": ("checkpoint", "blind", "teachers", "hub_corrected"), "hub_corrected": ("checkpoint", "blind")}
-RUN_FOLDERS = {"scores", "submission", "results", "figures"}  # a run has these folders, and one per stage
+# A run has these folders, or a file of this name, and a folder per stage.
+RUN_FOLDERS = {"scores", "submission", "results", "figures", "imports", "tensorboard", "wandb", "lock"}
 
 
 def child(value: Any, *keys: str | int) -> Any:
