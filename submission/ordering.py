@@ -77,4 +77,4 @@ def require_finite(values: np.ndarray) -> None:
 
 def sizes(lists: Iterable[Sized]) -> np.ndarray:
     """Return the numbers of items in lists."""
-    return np.array([len(each) for each in lists], dtype=np.int64)
+    return np.array([len(each) for each in lists], int)

@@ -72,7 +72,7 @@ def csv_of(matrix: ScoreMatrix, edition: Edition) -> bytes:
 
 def _ranked_csv(labels: Labels, best: np.ndarray, edition: Edition) -> bytes:
     header = edition.for_pool(len(labels.file_names)).columns
-    return _checked_csv(labels, edition, header, np.array(labels.file_names, dtype=object)[best].tolist())
+    return _checked_csv(labels, edition, header, np.array(labels.file_names, object)[best].tolist())
 
 
 def _checked_csv(labels: Labels, edition: Edition, header: list[str], cells: Iterable[list[str]]) -> bytes:
@@ -132,14 +132,14 @@ def read_csv(path: Path, edition: Edition, truth: Labels) -> ScoreMatrix:
     queries, cells = [row[0] for _, row in rows], [row[1:] for _, row in rows]
     if edition.output == "matrix":
         names, depth = header[1:], None
-        exact = np.array(cells, dtype=np.float64)
+        exact = np.array(cells, float)
         values = exact.astype(np.float32)
         if len(np.unique(values)) < len(np.unique(exact)):  # as of probabilities near 0 or 1: keep their order
             values = np.unique(exact, return_inverse=True)[1].reshape(exact.shape).astype(np.float32)
     else:
         names, depth = truth.file_names, len(header) - 1
         column_of = {name: column for column, name in enumerate(names)}
-        values = np.zeros((len(rows), len(names)), dtype=np.float32)
+        values = np.zeros((len(rows), len(names)), np.float32)
         columns = np.array([[column_of[name] for name in row] for row in cells])
         np.put_along_axis(values, columns, np.arange(depth, 0, -1)[None], axis=1)
     relevant = relevant_names(truth)

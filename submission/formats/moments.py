@@ -138,8 +138,8 @@ def check_answers(data: bytes, truth: MomentTruth | None = None) -> Checked:
     adapter, found, problems = TypeAdapter(Answer), dict[str, Answer](), list[Problem]()
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            text = line.decode()  # of bytes, json accepts a byte order mark, which the official script refuses
-            answer = adapter.validate_python({**json.loads(text), "line": number})
+            # of bytes, json would accept a byte order mark, which the official script refuses
+            answer = adapter.validate_python({**json.loads(line.decode()), "line": number})
         except ValidationError as error:
             for fault in error.errors()[:3]:
                 problems.append(Problem(number, f"{fault['loc'][0]}: {fault['msg']}", f"{fault['input']!s:.60}"))

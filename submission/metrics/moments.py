@@ -47,10 +47,10 @@ def score_moments(
     low, high = lengths
     scores: MomentScores = {f"{name}@{t:g}": {} for name in ("R1", "mAP") for t in THRESHOLDS}
     for qid, windows in predictions.items():
-        true = np.array([window for window in truth[qid] if low < window[1] - window[0] <= high], dtype=float)
+        true = np.array([window for window in truth[qid] if low < window[1] - window[0] <= high], float)
         if not len(true):
             continue
-        listed = np.array(windows[:MAX_WINDOWS], dtype=float)
+        listed = np.array(windows[:MAX_WINDOWS], float)
         first = iou_over_hull(listed[0].tolist(), true[ious(listed[:1], true).argmax()].tolist())
         if listed.shape[1] == 3:
             listed = listed[np.argsort(-listed[:, 2], kind="stable")]
@@ -87,7 +87,7 @@ def hits(table: np.ndarray) -> np.ndarray:
         (T, W), by threshold.
     """
     limits = np.array(THRESHOLDS)
-    tables, found = np.repeat(table[None], len(limits), axis=0), np.zeros((len(limits), len(table)), dtype=bool)
+    tables, found = np.repeat(table[None], len(limits), axis=0), np.zeros((len(limits), len(table)), bool)
     for rank in np.flatnonzero(table.max(axis=1) >= limits[0]):
         best = table.shape[1] - 1 - tables[:, rank, ::-1].argmax(axis=1)  # the later one of equal true windows
         found[:, rank] = tables[np.arange(len(limits)), rank, best] >= limits

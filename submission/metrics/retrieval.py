@@ -49,7 +49,7 @@ def hit_rate(ranks: np.ndarray, k: int) -> np.ndarray:
 
     Source: called R@k from audio to text in "On Metric Learning for Audio-Text Retrieval", WavCaps and LAION-CLAP.
     """
-    return np.asarray((ranks <= k).any(axis=1), dtype=float)
+    return np.asarray((ranks <= k).any(axis=1), float)
 
 
 def pooled_recall(ranks: np.ndarray, n_relevant: np.ndarray, k: int) -> float:
