@@ -248,6 +248,68 @@ def test_odd_vectors_and_texts_are_kit_errors(model, sound):
             call()
 
 
+def test_python_interface_takes_lists_numpy_arrays_or_one(model, world):
+    folder = world.parent / "evaluation"
+    paths = [str(path) for path in sorted(folder.glob("*.wav"))[:2]]
+    expected = model.encode_audio(paths)
+    for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
+        assert np.array_equal(model.encode_audio(names), expected)
+    assert model.search(["a deep tone", "a shrill hum"], folder, top=np.int64(2)) == model.search(
+        ["a deep tone", "a shrill hum"], folder, top=2
+    )
+    wave, rate = soundfile.read(paths[0])
+    assert np.allclose(model.encode_audio(wave, rate=np.int64(rate)), expected[:1], atol=1e-4)
+    assert np.array_equal(model.encode_text("a deep tone"), model.encode_text(["a deep tone"]))
+    assert np.array_equal(model.encode_audio(Path(paths[0])), model.encode_audio(paths[:1]))
+    assert model.search("a deep tone", folder) == model.search(["a deep tone"], folder)
+
+
+WAVE = np.zeros(1000)
+
+
+def _closed() -> io.BytesIO:
+    file = io.BytesIO(b"a")
+    file.close()
+    return file
+
+
+ODD_CALLS = {
+    "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of a wave is None"),
+    "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of a wave is 0"),
+    "bytes": (lambda m: m.encode_audio(np.zeros(9, np.uint8), rate=16_000), "type uint8; give"),
+    "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), r"shape \(2, 9\)"),
+    "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
+    "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "far above full scale"),
+    "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN"),
+    "16 bits as floats": (lambda m: m.encode_audio(np.full(16_000, 9000.0), rate=16_000), "far above full scale"),
+    "16 bits as int64": (lambda m: m.encode_audio([{"array": [9] * 99, "sampling_rate": 16_000}]), "type int64"),
+    "a file at its end": (lambda m: m.encode_audio(io.BytesIO()), "rewind"),
+    "a text file": (lambda m: m.encode_audio(io.StringIO("a")), "binary mode"),
+    "a closed file": (lambda m: m.encode_audio(_closed()), "closed"),
+    "None for a sound": (lambda m: m.encode_audio(None), "a sound is None"),
+    "None for a text": (lambda m: m.encode_text(None), "a text is no str"),
+    "an offset below 0": (lambda m: m.search("a deep tone", "evaluation", offset=-2), "offset -2"),
+    "no folder of runs": (lambda m: table_of_runs("none"), "none: no such folder"),
+    "waves to rank": (lambda m: m.search("a", [WAVE]), "search needs audio files"),
+    "no file": (lambda m: m.encode_audio(["none.wav"]), r"none\.wav: no such"),
+    "a broken file": (lambda m: m.encode_audio([__file__]), r"test_python\.py: "),
+    "no known word": (lambda m: m.search(["xylophone"], "evaluation"), "knows"),
+    "no text": (lambda m: m.encode_text([]), "the list of texts is empty; give at least one text"),
+    "no query": (lambda m: m.search([], "evaluation"), "the list of texts is empty; give at least one text"),
+    "no audio": (lambda m: m.encode_audio([]), "manifest"),
+    "no audio to search": (lambda m: m.search("a deep tone", []), "manifest"),
+    "no model": (lambda m: load_model(Path(__file__).parent), "exported"),
+}
+
+
+@pytest.mark.parametrize("call", ODD_CALLS)
+def test_every_invalid_call_of_the_python_interface_raises_a_kit_error(call, model, world, monkeypatch):
+    monkeypatch.chdir(world.parent)
+    made, message = ODD_CALLS[call]
+    with pytest.raises(KitError, match=message):
+        made(model)
+
+
 def test_imports_that_fail_are_refused_with_their_line(own, tmp_path, capsys):
     (tmp_path / "bad.py").write_text("import no_such_package_at_all\n")
     assert "no_such_package_at_all" in refused(capsys, "check", own, "--import", tmp_path / "bad.py")

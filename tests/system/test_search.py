@@ -1,20 +1,16 @@
 """Searching a folder from the command line and from Python: the order of rank, and nothing dropped without a word."""
 
-import io
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 from outcomes import refused
 
-from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from submission.ordering import ranked_columns
-from system import table_of_runs
 from system.__main__ import main
 from system.retriever import list_clips, load_model
 
@@ -104,65 +100,6 @@ def test_embeddings_are_written_as_npz(unbroken, model, world, tmp_path, capsys)
     assert main(["embed", str(unbroken), str(world), "--raw", "--out", str(tmp_path / "raw.npz")]) == 0
     raw = np.load(tmp_path / "raw.npz")["embedding"]
     assert np.allclose(raw[: len(clips)], model.encode_audio(world, normalize=False), atol=1e-6)
-
-
-def test_python_interface_takes_lists_numpy_arrays_or_one(model, folder):
-    paths = [str(folder / f"{number}.wav") for number in range(2)]
-    expected = model.encode_audio(paths)
-    for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
-        assert np.array_equal(model.encode_audio(names), expected)
-    assert model.search(TEXTS, folder, top=np.int64(2)) == model.search(TEXTS, folder, top=2)
-    wave, rate = soundfile.read(paths[0])
-    assert np.allclose(model.encode_audio(wave, rate=np.int64(rate)), expected[:1], atol=1e-4)
-    assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
-    assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
-    assert model.search(TEXTS[0], folder) == model.search([TEXTS[0]], folder)
-
-
-WAVE = np.zeros(1000)
-
-
-def _closed() -> io.BytesIO:
-    file = io.BytesIO(b"a")
-    file.close()
-    return file
-
-
-ODD_CALLS = {
-    "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of a wave is None"),
-    "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of a wave is 0"),
-    "bytes": (lambda m: m.encode_audio(np.zeros(9, np.uint8), rate=16_000), "type uint8; give"),
-    "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), r"shape \(2, 9\)"),
-    "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
-    "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "far above full scale"),
-    "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN"),
-    "16 bits as floats": (lambda m: m.encode_audio(np.full(16_000, 9000.0), rate=16_000), "far above full scale"),
-    "16 bits as int64": (lambda m: m.encode_audio([{"array": [9] * 99, "sampling_rate": 16_000}]), "type int64"),
-    "a file at its end": (lambda m: m.encode_audio(io.BytesIO()), "rewind"),
-    "a text file": (lambda m: m.encode_audio(io.StringIO("a")), "binary mode"),
-    "a closed file": (lambda m: m.encode_audio(_closed()), "closed"),
-    "None for a sound": (lambda m: m.encode_audio(None), "a sound is None"),
-    "None for a text": (lambda m: m.encode_text(None), "a text is no str"),
-    "an offset below 0": (lambda m: m.search("a deep tone", "sounds", offset=-2), "offset -2"),
-    "no folder of runs": (lambda m: table_of_runs("none"), "none: no such folder"),
-    "waves to rank": (lambda m: m.search("a", [WAVE]), "search needs audio files"),
-    "no file": (lambda m: m.encode_audio(["none.wav"]), r"none\.wav: no such"),
-    "a broken file": (lambda m: m.encode_audio([__file__]), r"test_search\.py: "),
-    "no known word": (lambda m: m.search(["xylophone"], "sounds"), "knows"),
-    "no text": (lambda m: m.encode_text([]), "the list of texts is empty; give at least one text"),
-    "no query": (lambda m: m.search([], "sounds"), "the list of texts is empty; give at least one text"),
-    "no audio": (lambda m: m.encode_audio([]), "manifest"),
-    "no audio to search": (lambda m: m.search("a deep tone", []), "manifest"),
-    "no model": (lambda m: load_model(Path(__file__).parent), "exported"),
-}
-
-
-@pytest.mark.parametrize("call", ODD_CALLS)
-def test_every_invalid_call_of_the_python_interface_raises_a_kit_error(call, model, folder, monkeypatch):
-    monkeypatch.chdir(folder.parent)
-    made, message = ODD_CALLS[call]
-    with pytest.raises(KitError, match=message):
-        made(model)
 
 
 def test_texts_without_known_words_are_counted_in_a_warning(model, caplog):
