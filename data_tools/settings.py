@@ -74,7 +74,7 @@ def require_shape(content: Any, shape: type[Shape], where: str, hint: str) -> Sh
 Keys = tuple[str | int, ...]
 
 _SCALARS: dict[str, Any] = {"": None, "~": None, "null": None, "true": True, "false": False}
-_INT = re.compile(r"[-+]?[0-9]+")
+_INT = re.compile(r"[-+]?[0-9]{1,4300}")  # Python refuses to read longer ones
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 

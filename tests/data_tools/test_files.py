@@ -171,6 +171,7 @@ def test_yaml_has_the_values_of_version_1_2_and_the_line_of_each():
         "rate": 1e-4, "answer": "yes", "text": "7", "none": None, "list": [1, {"deep": 0.5}], "same": ["x"],
         "again": ["x"],
     }  # fmt: skip
+    assert parse("seed: " + "9" * 5000).value["seed"] == float("inf"), "Python reads no whole number so long"
     assert (found.line(("list", 1, "deep")), found.line(("again", 0)), found.line(("same", "else"))) == (5, 6, 6)
     for text, line in (("a: 1\nb: 2\na: 3", 3), ("a: [1\nb: 2", 2)):
         ((_, found_line, _),) = parse(text).problems
