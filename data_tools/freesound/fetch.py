@@ -194,7 +194,7 @@ def fetch(
     licences: list[str] | None = None,
     ai_preferences: list[str] | None = None,
     limit: Annotated[int | None, typer.Option(min=1)] = None,
-    rate: Annotated[int, typer.Option(min=1, max=65_535)] = 44100,  # above, FLAC has few
+    rate: Annotated[int, typer.Option(min=1, max=65_535)] = 44100,  # above, FLAC takes only some
 ) -> None:
     """Fetch the sounds whose descriptions score best.
 

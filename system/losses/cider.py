@@ -30,10 +30,10 @@ from data_tools.words import lower_composed
 
 ORDERS, SIGMA, SCALE = 4, 6.0, 10.0  # longest n-gram in words; of the penalty, in words; largest score
 FREQUENT = 1 / 12  # share of the captions from which a feature is a full row, which is faster to add
+THREADS = os.cpu_count() or 1
 # N-grams have numbers below 2^32. A key is one of a caption: `caption << 34 | order << 32 | number`, the order 0 to 3;
 # sorted keys are in groups of equal caption and order.
 _LOW = 0xFFFFFFFF
-THREADS = os.cpu_count() or 1
 _SHIFT = 10  # lowest bits of a float32 score that the percentiles ignore: a relative error of 1.2e-4
 _BINS = 0x41800000 >> _SHIFT  # below the bits of 16.0; no score is above 10
 
@@ -256,7 +256,7 @@ class Relevance:
         factors = np.full_like(scores, points[0][1].factor)
         for (low, before), (high, after) in pairwise(points):  # some passes, 8 times faster than np.interp
             factors += (after.factor - before.factor) * np.clip((scores - low) / max(high - low, 1e-30), 0, 1)
-        return np.maximum(factors, points[-1][1].factor)  # rounding
+        return np.maximum(factors, points[-1][1].factor)  # rounding may end just below it
 
     def prepare(self, captions: Iterable[str]) -> None:
         """Compute the features of captions, for fast batches of them."""
